@@ -1,15 +1,15 @@
 //! What all operations of one client share: parts that own their state, and know nothing of this.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
-use saker_types::{InodeId, ROOT, Result};
+use saker_types::{InodeId, Locator, ROOT, Result};
 
 use crate::ClientOptions;
 use crate::data::failing_stores::FailingStores;
 use crate::data::memory::MemoryBudget;
-use crate::data::open_inode::OpenInodes;
+use crate::data::open_inode::{OpenInode, OpenInodes};
 use crate::data::short_circuit::{LocalReads, StoreFiles};
 use crate::locks::table::Locks;
 use crate::namespace::strict::reports::Reports;
@@ -24,6 +24,9 @@ pub(crate) struct Core {
     /// The directory that all paths of this client begin at.
     pub(crate) root: InodeId,
     pub(crate) inodes: OpenInodes,
+    /// What others of this process have open of what the servers of this client have, and where that was:
+    /// its lease is renewed, too.
+    pub(crate) lent: Mutex<Vec<(Locator, Weak<OpenInode>)>>,
     pub(crate) reports: Reports,
     pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
@@ -98,6 +101,7 @@ impl Core {
             options,
             cluster,
             root,
+            lent: Mutex::default(),
             inodes: OpenInodes::default(),
             reports: Reports::default(),
             locks: Locks::default(),

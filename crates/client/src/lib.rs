@@ -126,23 +126,22 @@ impl Fs {
     /// Was something written to this file, through this client, that no server knows of yet? Then its
     /// attributes are not those that an open tells. Costs nothing while nothing is unsaved.
     pub fn is_dirty(&self, file: InodeId) -> bool {
-        self.cores().any(|core| core.inodes.dirty(file).is_some())
+        self.any_core(|core| core.inodes.dirty(file).is_some())
     }
 
     /// Is nothing newer known here of a file that is open, nor anything unsaved?
     pub fn is_newest(&self, attr: &Attr) -> bool {
-        let is_newest = |inode: Arc<data::open_inode::OpenInode>| {
+        let is_newer = |inode: Arc<data::open_inode::OpenInode>| {
             inode.with(|s| {
-                !s.is_dirty() && data::open_inode::age(s.attr()) <= data::open_inode::age(attr)
+                s.is_dirty() || data::open_inode::age(s.attr()) > data::open_inode::age(attr)
             })
         };
-        self.cores().all(|core| core.inodes.get(attr.id).is_none_or(is_newest))
+        !self.any_core(|core| core.inodes.get(attr.id).is_some_and(is_newer))
     }
 
-    /// The clients of the cluster's servers, and of those of the held subtrees.
-    fn cores(&self) -> impl Iterator<Item = Arc<core::Core>> {
-        let private = self.subtrees.all().into_iter().map(|subtree| subtree.core().clone());
-        std::iter::once(self.core.clone()).chain(private)
+    /// Is it so of the client of the cluster's servers, or of those of a held subtree?
+    fn any_core(&self, is_so: impl Fn(&core::Core) -> bool) -> bool {
+        is_so(&self.core) || self.subtrees.all().iter().any(|subtree| is_so(subtree.core()))
     }
 
     /// A reactor of the caller's own: while a thread is in its `block_on`, what futures of this

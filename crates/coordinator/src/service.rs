@@ -27,13 +27,24 @@ use crate::state::StateHandle;
 /// The coordinator as the shell drives it.
 pub struct CoordinatorWorker {
     h: StateHandle,
+    /// It is in a client, whose process does not end with it.
+    is_in_client: bool,
+    /// Why it cannot go on.
+    failed: Option<String>,
 }
 
 impl CoordinatorWorker {
     /// Wraps the opened state, and goes on with what was under way.
     pub fn new(h: StateHandle) -> CoordinatorWorker {
         ops::resume_merges(&h);
-        CoordinatorWorker { h }
+        CoordinatorWorker { h, is_in_client: false, failed: None }
+    }
+
+    /// The same of a private one, in a client: when it cannot go on it ends, and the process does not.
+    pub fn in_client(h: StateHandle) -> CoordinatorWorker {
+        let mut worker = CoordinatorWorker::new(h);
+        worker.is_in_client = true;
+        worker
     }
 
     /// The cluster map.
@@ -247,8 +258,13 @@ impl StateMachine for CoordinatorWorker {
             }
         }
         while self.h.hub.run() > 0 {}
-        if let Err(e) = self.h.state().seal() {
-            saker_runtime::sim::abort_process(&format!("the engine failed: {e}"));
+        let sealed = self.h.state().seal();
+        if let Err(e) = sealed {
+            let why = format!("the engine failed: {e}");
+            match self.is_in_client {
+                true => self.failed = Some(why),
+                false => saker_runtime::sim::abort_process(&why),
+            }
         }
         out.set_map_version(self.h.state().map.version);
         self.h.hub.end(out);
@@ -271,6 +287,10 @@ impl StateMachine for CoordinatorWorker {
 
     fn durable(&self) -> u64 {
         self.h.state().engine.durable()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.failed.clone().map_or(Ok(()), |why| Err(io::Error::other(why)))
     }
 
     fn flush(&mut self) -> io::Result<()> {

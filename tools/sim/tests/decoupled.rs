@@ -666,6 +666,66 @@ fn what_is_answered_while_a_client_ends_is_merged() {
 }
 
 #[test]
+fn what_is_open_and_removed_keeps_its_data_after_a_merge() {
+    let big: Vec<u8> = (0..300_000_u32).map(|n| (n % 249) as u8).collect();
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        write(&t.fs, t, "/sub/big", &big).unwrap();
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    write(fs, t, "/sub/first", b"takes the hold").unwrap();
+    let (file, _) = t.run(fs.open(&t.root, &path("/sub/big"), RW)).unwrap();
+    t.run(fs.unlink(&t.root, &path("/sub/big"))).unwrap();
+    s.merge();
+    let other = t.connect();
+    assert_eq!(errno(read(&other, t, "/sub/big")), Errno::ENOENT);
+    for _ in 0..20 {
+        // What was to be deleted would be by now: each merge asks all servers.
+        write(fs, t, "/sub/first", b"again").unwrap();
+        s.merge();
+        assert!(t.run(file.read(0, big.len())).unwrap() == big);
+    }
+    t.run(file.release());
+    other.close().unwrap();
+}
+
+/// Not run with the others: it takes minutes. Says what memory and time a large merge takes.
+#[test]
+#[ignore = "a million names"]
+fn a_million_names_are_merged() {
+    let names: usize = std::env::var("NAMES").map_or(1_000_000, |n| n.parse().unwrap());
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "local")], |_| ());
+    let t = &s.t;
+    let (fs, _tmp) = journalling(t);
+    let memory = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = |key| status.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+        format!("{} {}", line("VmHWM"), line("VmRSS"))
+    };
+    let begun = std::time::Instant::now();
+    fs.block_on(async {
+        for n in 0..names {
+            if n % 1000 == 0 {
+                let dir = path(&format!("/sub/{}", n / 1000));
+                fs.mkdir(&t.root, &dir, 0o755).await.unwrap();
+            }
+            let at = path(&format!("/sub/{}/{n}", n / 1000));
+            fs.mknod(&t.root, &at, FileKind::Regular.bits() | 0o644, 0).await.unwrap();
+        }
+    });
+    println!("made in {:?}: {}", begun.elapsed(), memory());
+    let begun = std::time::Instant::now();
+    let report = fs.block_on(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    println!("merged in {:?}: {}", begun.elapsed(), memory());
+    assert_eq!(report.names as usize, names + names.div_ceil(1000));
+    let again = fs.block_on(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    assert_eq!(again.names, 0);
+    fs.close().unwrap();
+    let other = t.connect();
+    assert_eq!(tree(&other, t, "/sub/0").unwrap().len(), names.min(1000));
+    other.close().unwrap();
+}
+
+#[test]
 fn a_directory_of_others_is_not_removed_in_place_of_one_of_before() {
     let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
         t.run(t.fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();

@@ -2,7 +2,7 @@
 //! renewed, or until it is said to be closed (docs/protocol.md, rule 16).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -100,7 +100,12 @@ impl Core {
         let old = inodes.iter().filter_map(|inode| {
             inode.with(|s| (now - s.opened_at() >= PERIOD).then(|| s.loc().clone()))
         });
-        self.renew_wherever(old.collect()).await;
+        let mut files: Vec<Locator> = old.collect();
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        lent.retain(|(_, inode)| inode.strong_count() > 0);
+        files.extend(lent.iter().map(|(loc, _)| loc.clone()));
+        drop(lent);
+        self.renew_wherever(files).await;
     }
 
     /// Where a file has moved it may be an orphan by now, whose lease nobody else renews: each move is

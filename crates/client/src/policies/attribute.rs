@@ -24,6 +24,8 @@ pub(crate) enum PolicyAttribute {
     /// No part of it: reading says what a merge of the subtree would meet, setting merges it. For programs
     /// that reach the client which holds it by its mount only.
     Merge,
+    /// The same, of the last merge: what it did.
+    Merged,
     /// Named as if it were one.
     Unknown,
 }
@@ -34,6 +36,7 @@ impl PolicyAttribute {
         match name.strip_prefix(WHOLE)? {
             b"" => Some(PolicyAttribute::Whole),
             b".merge" => Some(PolicyAttribute::Merge),
+            b".merged" => Some(PolicyAttribute::Merged),
             [b'.', key @ ..] => {
                 let known = KEYS.into_iter().find(|known| known.as_bytes() == key);
                 Some(known.map_or(PolicyAttribute::Unknown, PolicyAttribute::Key))
@@ -48,7 +51,7 @@ impl PolicyAttribute {
             PolicyAttribute::Key(key) => {
                 policy.pairs().into_iter().find(|(known, _)| *known == key).map(|(_, value)| value)
             }
-            PolicyAttribute::Merge | PolicyAttribute::Unknown => None,
+            PolicyAttribute::Merge | PolicyAttribute::Merged | PolicyAttribute::Unknown => None,
         }
     }
 
@@ -63,7 +66,7 @@ impl PolicyAttribute {
                 pairs.push((key, text.to_owned()));
                 Policy::from_pairs(pairs.iter().map(|(key, value)| (*key, value.as_str())))
             }
-            PolicyAttribute::Merge | PolicyAttribute::Unknown => {
+            PolicyAttribute::Merge | PolicyAttribute::Merged | PolicyAttribute::Unknown => {
                 Err(Refused(format!("the keys of a policy are: {}", KEYS.join(", "))))
             }
         }
@@ -104,6 +107,9 @@ impl Fs {
     ) -> Result<Bytes> {
         if attribute == PolicyAttribute::Merge {
             return Ok(described(&self.merge_subtree(who, at, true).await?).into());
+        }
+        if attribute == PolicyAttribute::Merged {
+            return Ok(described(&self.last_merge(who, at).await?).into());
         }
         let own = self.own_policy(who, at).await?;
         let value = own.and_then(|own| attribute.value(&own));
@@ -147,9 +153,8 @@ impl Fs {
         attribute: PolicyAttribute,
     ) -> Result<()> {
         match (attribute, self.own_policy(who, at).await?) {
-            (PolicyAttribute::Merge | PolicyAttribute::Unknown, _) | (_, None) => {
-                Err(Errno::ENODATA.into())
-            }
+            (PolicyAttribute::Merge | PolicyAttribute::Merged | PolicyAttribute::Unknown, _)
+            | (_, None) => Err(Errno::ENODATA.into()),
             (PolicyAttribute::Whole, Some(_)) => self.clear_policy(who, at).await,
             (PolicyAttribute::Key(_), Some(_)) => {
                 let text = "a policy has all its keys; remove user.saker.policy";

@@ -174,7 +174,11 @@ impl Shard {
         let (slot, id) = (self.map.slot_of(key.pid, &key.name), there.attr.id);
         match &staged.moves_to {
             Some(to) if id == staged.expect => self.put_moved(slot, id, to.clone()),
-            _ => self.put_orphan(slot, there.clone()),
+            _ => {
+                // Whoever holds the subtree may have it open, and has a lease's time to say so.
+                self.note_merged(&there.attr);
+                self.put_orphan(slot, there.clone());
+            }
         }
         Ok(())
     }

@@ -25,13 +25,17 @@ pub struct Args {
     json: bool,
 }
 
-const ATTRIBUTE: &str = "user.saker.policy.merge";
+/// Reading it says what would be merged; setting it merges.
+const MERGE: &str = "user.saker.policy.merge";
+/// What the last merge did.
+const MERGED: &str = "user.saker.policy.merged";
 /// Largest value of an extended attribute (XATTR_SIZE_MAX).
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
 #[derive(serde::Deserialize)]
 struct Report {
     names: u64,
+    kept_back: u64,
     conflict_count: u64,
     conflicts: Vec<Conflict>,
 }
@@ -42,10 +46,11 @@ struct Conflict {
 }
 
 pub fn run(args: &Args) -> Outcome<u8> {
-    let text = would_merge(&args.path)?;
+    let mut text = report(&args.path, MERGE)?;
     if !args.dry_run {
-        setxattr(&args.path, ATTRIBUTE, b"", XattrFlags::empty())
+        setxattr(&args.path, MERGE, b"", XattrFlags::empty())
             .map_err(|error| refused(&args.path, error))?;
+        text = report(&args.path, MERGED)?;
     }
     if args.json {
         println!("{text}");
@@ -54,6 +59,9 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let report: Report = serde_json::from_str(&text).about(args.path.display())?;
     let verb = if args.dry_run { "would be merged" } else { "merged" };
     println!("{} names {verb}", report.names);
+    if report.kept_back > 0 {
+        println!("{} changes are not merged yet", report.kept_back);
+    }
     if report.conflict_count > 0 {
         println!("{} were changed by others, too:", report.conflict_count);
         for conflict in &report.conflicts {
@@ -66,9 +74,9 @@ pub fn run(args: &Args) -> Outcome<u8> {
     Ok(0)
 }
 
-fn would_merge(path: &Path) -> Outcome<String> {
+fn report(path: &Path, attribute: &str) -> Outcome<String> {
     let mut value = vec![0; VALUE_BYTES_MAX];
-    let bytes = getxattr(path, ATTRIBUTE, &mut value[..]).map_err(|error| refused(path, error))?;
+    let bytes = getxattr(path, attribute, &mut value[..]).map_err(|error| refused(path, error))?;
     Ok(String::from_utf8_lossy(&value[..bytes]).into_owned())
 }
 

@@ -100,6 +100,7 @@ impl Fs {
             loading: AsyncMutex::new(()),
             provisioning: AsyncMutex::new(()),
             merging: AsyncMutex::new(MergeState::new()),
+            report: None.into(),
             ended: None.into(),
         });
         subtree.end_with_servers();
@@ -170,6 +171,22 @@ impl Fs {
                 Err(Error::new(Errno::ENOENT).with_text(text))
             }
         }
+    }
+
+    /// What the last merge of a subtree did that this client holds, for who may merge it.
+    ///
+    /// # Errors
+    /// As [`Fs::merge_subtree`]; ENODATA: nothing was merged yet.
+    pub(crate) async fn last_merge(&self, who: &Caller, at: &At) -> Result<super::MergeReport> {
+        let policy = self.lookup(who, at).await?.loc.policy;
+        let subtree = match PolicyId(policy).is_decoupled() {
+            true => self.subtrees.held(policy)?,
+            false => None,
+        };
+        let subtree = subtree.ok_or(Errno::ENODATA)?;
+        self.must_own(who, &subtree.root).await?;
+        let report = subtree.last_report().clone();
+        report.ok_or_else(|| Errno::ENODATA.into())
     }
 
     /// Ends as a process that is killed: nothing is merged, and nothing is released.

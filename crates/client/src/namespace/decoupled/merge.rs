@@ -10,7 +10,8 @@ mod later;
 mod plan;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -35,6 +36,8 @@ const RETRIES_MAX: u32 = 3;
 const ATTEMPTS_AHEAD: u32 = 1 << 12;
 /// Requests with rows that are under way to one shard.
 const STAGES_AT_ONCE: usize = 4;
+/// Rows that are merged in a second at least: many are waited for longer.
+const MERGED_PER_S: u64 = 10_000;
 /// Bytes that a message takes in another one, beside itself.
 const MEMBER_BYTES: usize = 8;
 
@@ -75,8 +78,10 @@ impl Subtree {
     /// Those of the servers. What is not merged then is merged the next time.
     pub(crate) async fn merge(&self, dry_run: bool, release: bool) -> Result<MergeReport> {
         let merged = self.merge_now(dry_run, release).await;
-        if release && merged.is_err() {
-            self.servers.resume();
+        match &merged {
+            Err(_) if release => self.servers.resume(),
+            Ok(report) if !dry_run => *self.last_report() = Some(report.clone()),
+            _ => {}
         }
         merged
     }
@@ -151,6 +156,7 @@ impl Subtree {
                 self.servers.begin_merge(plan.merged.clone()).await?;
                 told = Some(plan.merged.clone());
             }
+            self.lend_open(plan);
             let was_released = release && plan.later.is_empty();
             let reply = match self.try_merge(plan, state, was_released).await {
                 // A process before this one has staged something with a later number.
@@ -184,6 +190,23 @@ impl Subtree {
         self.learn_dirs(&plan.merged);
         self.servers.merge_is_made(plan.merged.clone()).await?;
         Ok(false)
+    }
+
+    /// Of what is removed from the cluster some may be open here: until it is closed the cluster must keep its
+    /// data.
+    fn lend_open(&self, plan: &Plan) {
+        for staged in &plan.staged {
+            let is_removed = staged.expect != 0
+                && staged.moves_to.is_none()
+                && staged.row.as_ref().is_none_or(|row| row.attr.id != staged.expect);
+            if let (Some(key), true) = (&staged.entry, is_removed)
+                && let Some(inode) = self.core().inodes.get(staged.expect)
+            {
+                let loc = Locator::entry(key.pid, key.name.clone(), staged.expect);
+                let mut lent = self.upstream.lent.lock().unwrap_or_else(PoisonError::into_inner);
+                lent.push((loc, Arc::downgrade(&inode)));
+            }
+        }
     }
 
     async fn try_merge(
@@ -271,8 +294,11 @@ impl Subtree {
 
     async fn ask(&self, request: &MergeReq) -> Result<MergeReply> {
         let (holder, mut message) = (self.holder(), request.clone());
+        let cluster = &self.upstream.cluster;
+        let rows: u64 = request.shards.iter().map(|shard| shard.rows).sum();
+        let deadline = cluster.deadline() + Duration::from_secs(rows / MERGED_PER_S);
         let asked =
-            self.upstream.cluster.ask(&holder, Op::Merge, To::Coordinator, &mut message).await;
+            cluster.ask_until(&holder, Op::Merge, To::Coordinator, &mut message, deadline).await;
         asked.map_err(|error| self.lost(error))
     }
 

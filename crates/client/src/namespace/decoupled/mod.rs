@@ -13,7 +13,7 @@ mod merge;
 mod servers;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use async_lock::Mutex as AsyncMutex;
@@ -38,6 +38,7 @@ use merge::MergeState;
 #[derive(Default)]
 pub(crate) struct Subtrees {
     held: RwLock<HashMap<u64, Arc<Subtree>>>,
+    is_any: AtomicBool,
     /// One begins or ends at a time.
     changing: AsyncMutex<()>,
     /// Where those are kept that must outlive this process.
@@ -64,6 +65,8 @@ pub(crate) struct Subtree {
     /// Inode numbers that are asked for next.
     allocates: AtomicU64,
     merging: AsyncMutex<MergeState>,
+    /// Of the last merge.
+    report: Mutex<Option<MergeReport>>,
     /// Why it is not served any more.
     ended: Mutex<Option<Error>>,
 }
@@ -134,8 +137,11 @@ impl Subtrees {
         }
     }
 
-    /// All of them.
+    /// All of them. Costs nothing while there are none.
     pub(crate) fn all(&self) -> Vec<Arc<Subtree>> {
+        if !self.is_any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         held.values().cloned().collect()
     }
@@ -143,10 +149,13 @@ impl Subtrees {
     fn insert(&self, subtree: Arc<Subtree>) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         held.insert(subtree.policy, subtree);
+        self.is_any.store(true, Ordering::Release);
     }
 
     fn remove(&self, policy: u64) {
-        self.held.write().unwrap_or_else(PoisonError::into_inner).remove(&policy);
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        held.remove(&policy);
+        self.is_any.store(!held.is_empty(), Ordering::Release);
     }
 }
 
@@ -212,6 +221,11 @@ impl Subtree {
         let holds = &self.upstream.cluster.holds;
         let epoch = holds.epoch(self.policy).unwrap_or(0);
         Caller { as_holder: Some((holds.holder(), epoch)), ..Caller::root() }
+    }
+
+    /// What the last merge did.
+    pub(crate) fn last_report(&self) -> MutexGuard<'_, Option<MergeReport>> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn dirs(&self) -> MutexGuard<'_, Dirs> {

@@ -440,7 +440,7 @@ fn begin(
             node: number(NodeId::Coordinator),
             role: RoleKind::Coordinator,
             addr: COORDINATOR,
-            machine: Box::new(CoordinatorWorker::new(state)),
+            machine: Box::new(CoordinatorWorker::in_client(state)),
         },
         LocalNode {
             node: number(NodeId::Shard(0)),
