@@ -1,6 +1,6 @@
 //! Decoupled subtrees on a real cluster: what their client sees, what others see, and what a merge
 //! makes of both.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod client_support;
 

@@ -101,11 +101,15 @@ impl Core {
             inode.with(|s| (now - s.opened_at() >= PERIOD).then(|| s.loc().clone()))
         });
         let mut files: Vec<Locator> = old.collect();
+        files.extend(self.lent_and_open());
+        self.renew_wherever(files).await;
+    }
+
+    /// What was removed here and others of this process still have open.
+    fn lent_and_open(&self) -> Vec<Locator> {
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         lent.retain(|(_, inode)| inode.strong_count() > 0);
-        files.extend(lent.iter().map(|(loc, _)| loc.clone()));
-        drop(lent);
-        self.renew_wherever(files).await;
+        lent.iter().map(|(loc, _)| loc.clone()).collect()
     }
 
     /// Where a file has moved it may be an orphan by now, whose lease nobody else renews: each move is

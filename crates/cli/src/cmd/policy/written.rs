@@ -90,7 +90,8 @@ mod tests {
         let weak = policy("--consistency weak --sync-interval 5s").unwrap().unwrap();
         assert_eq!(weak.to_string(), "weak/global");
         // Keys as they are written in a file.
-        let line = "--interfere_policy block --allocated_inodes 7 --consistency weak --sync_interval 5s";
+        let line =
+            "--interfere_policy block --allocated_inodes 7 --consistency weak --sync_interval 5s";
         assert!(policy(line).unwrap().is_some());
         let refused = policy("--consistency strong --sync-interval 5s").unwrap_err();
         assert_eq!(refused.code, 2);

@@ -204,7 +204,9 @@ impl Subtree {
             {
                 let loc = Locator::entry(key.pid, key.name.clone(), staged.expect);
                 let mut lent = self.upstream.lent.lock().unwrap_or_else(PoisonError::into_inner);
-                lent.push((loc, Arc::downgrade(&inode)));
+                if !lent.iter().any(|(known, _)| known.id == loc.id) {
+                    lent.push((loc, Arc::downgrade(&inode)));
+                }
             }
         }
     }

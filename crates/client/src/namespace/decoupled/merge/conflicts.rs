@@ -107,7 +107,7 @@ impl Plan {
         let (mut entries, mut homes) = (HashSet::new(), HashSet::new());
         for staged in rows.iter().map(|at| &self.staged[*at]) {
             match &staged.entry {
-                Some(key) => _ = entries.insert(key.clone()),
+                Some(key) => _ = entries.insert(self.followed.get(key).unwrap_or(key).clone()),
                 None => _ = homes.insert(id_of(staged)),
             }
         }
@@ -126,6 +126,19 @@ impl Plan {
             false => merged.clone(),
         };
         self.merged = self.merged.iter().map(of).collect();
+    }
+
+    /// Stages a change, that was to follow its file, where it was made. False: it was not to follow.
+    fn stays(&mut self, at: usize) -> bool {
+        let staged = &mut self.staged[at];
+        let here = staged.entry.as_ref().and_then(|key| self.followed.remove(key));
+        match here {
+            Some(here) => {
+                staged.entry = Some(here);
+                true
+            }
+            None => false,
+        }
     }
 
     fn unstage(&mut self, rows: &HashSet<usize>) {
@@ -213,6 +226,8 @@ impl Subtree {
                     are_there.insert(conflict.there);
                 }
                 Answer::Aside => self.put_aside(plan, conflict).await?,
+                // It is not there any more either: where it was here, the next round says what there is.
+                Answer::MadeAgain if plan.stays(at) => {}
                 Answer::MadeAgain if self.follows(plan, at, conflict) => {}
                 // Its data went with the file that somebody has removed.
                 Answer::MadeAgain if is_chunked(&plan.staged[at]) => _ = dropped.insert(at),
@@ -308,7 +323,10 @@ impl Subtree {
             return false;
         }
         let staged = &mut plan.staged[at];
-        (staged.entry, staged.in_new_dir) = (Some(key), false);
+        staged.in_new_dir = false;
+        if let Some(here) = staged.entry.replace(key.clone()) {
+            plan.followed.insert(key, here);
+        }
         true
     }
 

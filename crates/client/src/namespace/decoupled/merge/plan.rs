@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) merged: Arc<[MergedRow]>,
     /// Directories that others have removed and that are made again: their new numbers.
     pub(super) made_again: HashMap<InodeId, InodeId>,
+    /// Changes of files that others have renamed are staged at these names, and here at those.
+    pub(super) followed: HashMap<EntryKey, EntryKey>,
     /// Ordinary operations after it, each with what the cluster has then.
     pub(super) later: Vec<(Later, Vec<MergedRow>)>,
 }
