@@ -17,8 +17,10 @@ use saker_types::Cred;
 use saker_types::wire::{At, Ctx, Op, PolicyPair, SessionReq, SetPolicyReq};
 use serde_json::Value;
 
+use crate::loop_disk::{LoopDisk, LoopFormat};
 use crate::raw::Raw;
 use crate::settings;
+use crate::shell::CommandShell;
 
 /// How a cluster is started.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +123,12 @@ impl RunningCluster {
         let dir = self.dir.join("scratch");
         std::fs::create_dir_all(&dir).expect("the scratch directory can be written");
         dir
+    }
+
+    /// A disk for the data of a role (`mnode-1`), of a cluster that is not started yet. Needs root.
+    pub fn disk_of(&self, role: &str, format: LoopFormat, shell: &mut CommandShell) -> LoopDisk {
+        let image = self.scratch().join(format!("{role}.img"));
+        LoopDisk::new(format, &image, &self.dir().join("data").join(role), shell)
     }
 
     /// `saker up`, again if need be.
@@ -349,7 +357,8 @@ impl Drop for OwnMount {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = Command::new(binary()).arg("umount").arg(&self.point).status();
+        // Quietly: it may have been unmounted.
+        let _ = Command::new(binary()).arg("umount").arg(&self.point).output();
     }
 }
 

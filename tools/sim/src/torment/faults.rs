@@ -16,10 +16,10 @@ use super::disk::{self, TormentDisk};
 use super::mounts::KillableMount;
 use super::network::{Harm, NetworkRules};
 use super::prober::Prober;
-use super::shell::CommandShell;
 use super::{Game, OUTAGE_MAX, TormentReport, look_back, settle, up, wait_gone};
 use crate::cluster::RunningCluster;
 use crate::generate::Random;
+use crate::shell::CommandShell;
 
 /// How often the ports of a victim are looked up.
 const FOLLOW: Duration = Duration::from_millis(20);
@@ -221,7 +221,7 @@ impl Victims<'_> {
 
     fn hang(&mut self, role: &str, length: Duration) {
         let disk = self.disks.iter().find(|disk| disk.role == role).expect("it has a disk");
-        let frozen = disk.freeze();
+        let frozen = disk.disk.freeze();
         sleep(length);
         drop(frozen);
         self.prober.healed(role);

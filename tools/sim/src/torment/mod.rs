@@ -13,9 +13,7 @@ mod mounts;
 mod network;
 mod power;
 mod prober;
-mod shell;
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,12 +27,12 @@ use crate::cluster::{ClusterShape, RunningCluster};
 use crate::copier::is_mounted;
 use crate::generate::Random;
 use crate::history::FileCall;
+use crate::shell::CommandShell;
 use arena::{Arena, Event};
 use client::{ClientCounters, ClientCounts, Field, TormentClient};
 use faults::Tallies;
 use hands::{Hands, make_dir};
 use prober::{Outage, Prober};
-use shell::CommandShell;
 
 pub use faults::suffer_faults;
 pub use inside::enter;
@@ -334,8 +332,7 @@ impl Killer<'_> {
 
 /// `saker up`, while clients work.
 fn up(cluster: &RunningCluster, shell: &mut CommandShell) {
-    let words = cluster.up_words();
-    shell.run(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>());
+    shell.up(cluster);
 }
 
 /// Waits until a killed process has ended: for a moment it is still to be seen.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::shell::CommandShell;
 use super::wait_gone;
 use crate::cluster::{RunningCluster, binary};
 use crate::copier::is_mounted;
+use crate::shell::CommandShell;
 
 /// A mount that we may kill.
 pub struct KillableMount {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::shell::CommandShell;
+use crate::shell::CommandShell;
 
 const TABLE: &str = "inet torment";
 

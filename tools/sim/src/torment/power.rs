@@ -32,7 +32,7 @@ pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> TormentReport {
         let dark: Vec<&TormentDisk> =
             disks.iter().enumerate().filter(|(n, _)| all || *n == one).map(|(_, d)| d).collect();
         let start = Instant::now();
-        dark.iter().for_each(|disk| disk.cut());
+        dark.iter().for_each(|dark| dark.disk.cut());
         for disk in &dark {
             // It may have given up already: it cannot flush any more.
             if let Some(pid) = cluster.pid(disk.role).and_then(rustix::process::Pid::from_raw) {
@@ -40,8 +40,8 @@ pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> TormentReport {
             }
         }
         for disk in &dark {
-            disk.unmount();
-            disk.mount(&mut shell);
+            disk.disk.unmount();
+            disk.disk.mount(&mut shell);
         }
         let mounted = start.elapsed();
         up(&cluster, &mut shell);

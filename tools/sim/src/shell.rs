@@ -2,9 +2,11 @@
 //! that we start ourselves has our open files for a moment, and when it closes them the kernel
 //! flushes each, which waits for the very process that the command is to bring back.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::cluster::RunningCluster;
 
 /// A shell that runs one command after the other.
 pub struct CommandShell {
@@ -29,6 +31,12 @@ impl CommandShell {
         let command = quoted(words);
         let code = self.line(&format!("{command} </dev/null >/dev/null; echo $?"));
         assert_eq!(code, "0", "{command}");
+    }
+
+    /// `saker up`, while clients work.
+    pub fn up(&mut self, cluster: &RunningCluster) {
+        let words = cluster.up_words();
+        self.run(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>());
     }
 
     /// Starts a command; its pid.
