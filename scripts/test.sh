@@ -223,6 +223,7 @@ if [[ $form == long ]]; then
     export SAKER_SEEDS=${SAKER_SEEDS:-200} SAKER_OPS=${SAKER_OPS:-2000} SAKER_CRASH_ROUNDS=10
     export SAKER_KILL_ROUNDS=${SAKER_KILL_ROUNDS:-100}
     export SAKER_SIM_SEEDS=${SAKER_SIM_SEEDS:-100000}
+    export SAKER_MERGE_NAMES=${SAKER_MERGE_NAMES:-1000000} SAKER_MERGE_KILLS=${SAKER_MERGE_KILLS:-50}
 fi
 
 stage unit tests 'crates/[a-z-]*' '.*' '.*'
@@ -283,6 +284,10 @@ if [[ $able == yes ]]; then
     beside semantics sim semantics
     beside transports sim transports
     beside strong-none sim strong_none
+    # Subtrees under policies, with real processes.
+    beside policy-crash sim policy_crash
+    beside merge-kills sim merge_kills
+    beside rogue sim rogue
     beside two-mounts sim two_mounts
     beside local-reads sim local_reads
     beside stress sim stress
