@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use saker_types::wire::LocalDir;
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod fault;
 mod mem;
 mod real;
