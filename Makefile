@@ -1,7 +1,7 @@
 # Saker: what to type. `make run` and `make test` need Debian 12 or newer, root or sudo, and
 # rustup's stable toolchain; they install what else is missing.
 
-.PHONY: help run stop install check test test-long bench peers traverse frozen nodes fmt lint
+.PHONY: help run stop install check test test-long bench peers traverse frozen policies untar nodes fmt lint
 
 help:
 	@echo "make run        build, start a cluster in .saker, mount it at mnt, try it; leaves it running"
@@ -14,6 +14,8 @@ help:
 	@echo "make peers      measure other file systems beside it: PEERS=\"ext4 moosefs\" PEERS_OPTIONS=--quick"
 	@echo "make traverse   random traversal with limited memory: PEERS=\"saker-bpf cephfs\""
 	@echo "make frozen     frozen datasets beside local disk and mounts: reading and packing"
+	@echo "make policies   what policies of directories cost, each mechanism: PEERS_OPTIONS=--quick"
+	@echo "make untar      a source tree and a checkpoint under policies, beside ext4 and MooseFS"
 	@echo "make nodes      staged datasets on up to 64 nodes of this machine: NODES_OPTIONS=--quick"
 	@echo "make fmt lint   format; clippy with all warnings as errors"
 
@@ -46,6 +48,12 @@ traverse:
 
 frozen:
 	scripts/peers.sh frozen $(PEERS) $(PEERS_OPTIONS)
+
+policies:
+	scripts/peers.sh policies $(PEERS_OPTIONS)
+
+untar:
+	scripts/peers.sh untar $(PEERS) $(PEERS_OPTIONS)
 
 nodes:
 	scripts/nodes.sh $(NODES_OPTIONS)

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,9 +25,13 @@ sys.dont_write_bytecode = True
 import frozen
 import frozen_report
 import host
+import policies
+import policies_report
 import programs
 import report
 import traverse
+import untar
+import untar_report
 from cephfs import CephFs, CephFsSync
 from ext4 import Ext4
 from glusterfs import GlusterFs
@@ -46,6 +51,8 @@ SYSTEMS: dict[str, type[System]] = {
     )
 }
 REPOSITORY = Path(__file__).resolve().parents[2]
+FIGURES = ("mechanisms", "merges", "rogue", "syncing")
+"""Of policies."""
 
 
 def arguments() -> argparse.Namespace:
@@ -73,6 +80,12 @@ def arguments() -> argparse.Namespace:
     data = commands.add_parser("frozen", help="frozen datasets on one node, and beside it")
     data.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(frozen.SYSTEMS))
     data.add_argument("--quick", action="store_true", help="few files, one round")
+    costs = commands.add_parser("policies", help="what policies of subtrees cost")
+    costs.add_argument("figures", nargs="*", metavar="FIGURE", help=" ".join(FIGURES))
+    costs.add_argument("--quick", action="store_true", help="few files, one round")
+    trees = commands.add_parser("untar", help="an untar and a checkpoint, under policies and beside")
+    trees.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(untar.SYSTEMS))
+    trees.add_argument("--quick", action="store_true", help="few files, one round")
     return parser.parse_args()
 
 
@@ -238,6 +251,49 @@ def datasets(args: argparse.Namespace, work: Path) -> None:
         say(f"written: {args.out}/frozen.md")
 
 
+def policy_costs(args: argparse.Namespace, work: Path) -> None:
+    """All figures about policies."""
+    plan = policies.QUICK if args.quick else policies.Plan()
+    told, records = about(work, plan), []
+    if unknown := set(args.figures) - set(FIGURES):
+        sys.exit(f"unknown: {' '.join(sorted(unknown))}; there are: {' '.join(FIGURES)}")
+    for figure in args.figures or FIGURES:
+        kinds = [policies.Cluster, *([policies.FourMnodes] if figure == "merges" else [])]
+        for kind in kinds:
+            try:
+                with running(kind, work) as cluster:
+                    told["systems"][kind.name] = {"version": cluster.version(), "about": kind.about}
+                    records += getattr(policies, figure)(cluster, plan)
+            except (Failed, OSError) as why:
+                left_out(f"{figure}, {kind.name}", why, told)
+        if records:
+            # After each, so that an hour is not lost to the last one.
+            policies_report.write(args.out, told, records)
+            say(f"written: {args.out}/policies.md")
+
+
+def untars(args: argparse.Namespace, work: Path) -> None:
+    """A source tree and a checkpoint on all systems."""
+    plan = untar.QUICK if args.quick else untar.Plan()
+    told, records = about(work, plan), []
+    told["rounds"] = plan.rounds
+    tree, archive = untar.prepare(work, plan)
+    order = chosen(args.systems, untar.SYSTEMS)
+    for n in range(plan.rounds):
+        for kind in order if n % 2 == 0 else reversed(order):
+            try:
+                with running(kind, work) as system:
+                    told["systems"][kind.name] = {"version": system.version(), "about": kind.about}
+                    writing = untar.Writing(system, tree, archive, plan)
+                    writing.all()
+                    records += writing.records
+            except (Failed, OSError, subprocess.SubprocessError) as why:
+                left_out(kind.name, why, told)
+    if records:
+        untar_report.write(args.out, told, records)
+        say(f"written: {args.out}/untar.md")
+
+
 def all_budgets(traversal: traverse.Traversal, told: dict, records: list[dict]) -> None:
     """One system: its tree, then each budget, twice."""
     name = traversal.system.name
@@ -267,7 +323,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with scratch() as work:
         try:
-            {"compare": compare, "traverse": limited, "frozen": datasets}[args.command](args, work)
+            run = {
+                "compare": compare,
+                "traverse": limited,
+                "frozen": datasets,
+                "policies": policy_costs,
+                "untar": untars,
+            }
+            run[args.command](args, work)
         except KeyboardInterrupt:
             sys.exit("interrupted")
 

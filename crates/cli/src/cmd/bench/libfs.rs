@@ -29,7 +29,13 @@ impl LibFs {
         LibFs { fs: session.fs, who: Arc::new(session.who), base: Arc::new(base) }
     }
 
-    fn base_place(&self) -> At {
+    /// The same cluster, in another directory.
+    pub fn based(&self, base: &str) -> LibFs {
+        LibFs { base: Arc::new(base.to_owned()), ..self.clone() }
+    }
+
+    /// Its directory.
+    pub fn base_place(&self) -> At {
         At::child(Locator::root(), self.base.as_bytes())
     }
 }

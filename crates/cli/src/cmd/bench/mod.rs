@@ -9,6 +9,7 @@ mod libfs;
 mod load;
 mod meta;
 mod phases;
+mod policy;
 mod posix;
 mod raw;
 mod report;
@@ -52,6 +53,7 @@ enum Command {
     Traverse(traverse::Args),
     Shared(shared::Args),
     Burst(burst::Args),
+    Policy(policy::Args),
     Raw(raw::Args),
     #[command(hide = true)]
     Spinner(spin::Args),
@@ -137,6 +139,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         Command::Traverse(args) => phases::run(args),
         Command::Shared(args) => phases::run(args),
         Command::Burst(args) => phases::run(args),
+        Command::Policy(args) => policy::run(args),
         Command::Raw(args) => raw::run(args),
         Command::Spinner(args) => spin::run(args),
         Command::EchoServer(args) => echo::run_server(args),
