@@ -136,7 +136,8 @@ sim() {
 }
 
 client() {
-    tests tools/sim test '(client_names|client_data|client_retry|private|decoupled)'
+    tests tools/sim test '(client_names|client_data|client_retry|private|decoupled|saved)'
+    SAKER_TEST_APPLY=nonvolatile_apply tests tools/sim test decoupled
 }
 
 simulation() {

@@ -89,7 +89,6 @@ fn what_is_refused_changes_nothing() {
         ("durability: local\nallocated_inodes: many\n", "line 2 column 19"),
         ("{\"consistency\": \"rpcs+volatile_apply\"}", "line 1, column"),
         ("", "there is no key"),
-        ("consistency: weak\ndurability: global\n", "no client does this yet"),
     ] {
         fs::write(&file, wrong).unwrap();
         let said = cluster.fail(&["policy", "set", "/d", file.to_str().unwrap()], 1);

@@ -68,6 +68,17 @@ impl Cluster {
         self.take(policy, holder, self.deadline()).await
     }
 
+    /// The same, of a subtree whose holder has saved what it did in the cluster; also while that lives, for
+    /// the superuser.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn hold_by_force(&self, who: &Caller, policy: u64) -> Result<HoldReply> {
+        let _changing = self.holds.changing.lock().await;
+        let (deadline, holder) = (self.deadline(), self.holds.holder());
+        self.take_as(who, policy, holder, true, deadline).await
+    }
+
     /// For a request that was sent at `asked`, and refused for want of the hold.
     ///
     /// # Errors
@@ -89,11 +100,22 @@ impl Cluster {
     }
 
     async fn take(&self, policy: u64, holder: u64, deadline: Time) -> Result<HoldReply> {
+        self.take_as(&Caller::root(), policy, holder, false, deadline).await
+    }
+
+    async fn take_as(
+        &self,
+        caller: &Caller,
+        policy: u64,
+        holder: u64,
+        force: bool,
+        deadline: Time,
+    ) -> Result<HoldReply> {
         let who = self.holds.who.clone();
-        let mut request = HoldReq { policy, holder, who, ..HoldReq::default() };
+        let mut request = HoldReq { policy, holder, who, force, ..HoldReq::default() };
         self.holds.asks(policy, holder);
-        let (caller, to) = (Caller::root(), To::Coordinator);
-        let answer = self.ask_until(&caller, Op::Hold, to, &mut request, deadline).await;
+        let to = To::Coordinator;
+        let answer = self.ask_until(caller, Op::Hold, to, &mut request, deadline).await;
         self.holds.answered(policy, holder, &answer);
         answer
     }
@@ -192,6 +214,21 @@ impl Cluster {
                 Ok(()) => Ok(()),
             }
         })
+    }
+
+    /// Does the coordinator still have this client as the holder of a policy's subtree? Asked anew.
+    ///
+    /// # Errors
+    /// ETIMEDOUT: it does not say.
+    pub(crate) async fn still_holds(&self, policy: u64) -> Result<bool> {
+        let holder = self.holds.lock().get(&policy).map_or(self.holds.holder(), |held| held.holder);
+        let asked = time::now();
+        let message = RenewHoldsReq { holder, policies: vec![policy] };
+        let (to, deadline) = (NodeId::Coordinator, self.deadline());
+        let call = self.call(to, Op::RenewHolds, &message, Bytes::new(), ATTEMPT_MAX, deadline);
+        let RenewHoldsReply { ended } = decode(Op::RenewHolds, call.await?.body)?;
+        self.holds.ended(&ended, asked);
+        Ok(ended.is_empty())
     }
 
     /// Tells the coordinator that this client still lives.

@@ -36,7 +36,9 @@ pub use api::{
 };
 pub use data::file::File;
 pub use locks::Lock;
-pub use namespace::decoupled::{KeptIn, MergeReport, PrivateServers};
+pub use namespace::decoupled::{
+    GlobalDir, JournalOf, KeptIn, MergeReport, PrivateServers, Save, journals_in,
+};
 pub use namespace::listing::DirStream;
 pub use saker_meta::private::{RowChange, RowPlace};
 pub use saker_rpc::{Reactor, Transport};
@@ -75,6 +77,7 @@ impl Fs {
         let mut fs = Fs::of(core);
         if let Some(dir) = &fs.core.options.journal_dir {
             let journals = namespace::decoupled::JournalDir::open(dir)?;
+            journals.bind(&fs.map().uuid)?;
             fs.core.cluster.holds.go_on_as(journals.holder);
             fs.subtrees = Arc::new(namespace::decoupled::Subtrees::new(Some(journals)));
         }

@@ -17,6 +17,7 @@ use saker_types::wire::{
 use saker_types::{Class, Errno, Error, Locator, NodeId, ROOT, Result};
 
 use crate::namespace::api::Namespace;
+use crate::namespace::decoupled::saved;
 use crate::namespace::frozen;
 use crate::namespace::strict::Strict;
 use crate::net::cluster::{ATTEMPT_MAX, decode};
@@ -78,17 +79,9 @@ impl SubtreeHold {
     }
 }
 
-/// Refuses policies that no client serves.
-fn check_served(policy: &Policy) -> Result<()> {
-    let has = |mechanism| policy.composition().has(mechanism);
-    let why = match policy.is_decoupled() {
-        false => return Ok(()),
-        true if has(Mechanism::NonvolatileApply) => "nonvolatile_apply",
-        true if policy.durability() == Durability::Global => "a journal in the stores (global)",
-        true => return Ok(()),
-    };
-    let text = format!("no client does this yet for a subtree that it merges: {why}");
-    Err(Error::new(Errno::EOPNOTSUPP).with_text(text))
+/// Is what a client has done and not merged saved in the cluster?
+fn is_saved(found: &SubtreePolicy) -> bool {
+    found.policy.is_decoupled() && found.policy.durability() == Durability::Global
 }
 
 fn is_frozen(at: &At) -> bool {
@@ -101,12 +94,30 @@ impl Fs {
     ///
     /// # Errors
     /// EPERM for all but the directory's owner and the superuser; ENOTDIR; EBUSY: somebody holds the
-    /// subtree; EROFS in a dataset; EOPNOTSUPP for a policy that no client serves; those of paths.
+    /// subtree; EROFS in a dataset; EINVAL for the root directory under a policy that keeps a client's journal in the
+    /// cluster; those of paths.
     pub async fn set_policy(&self, who: &Caller, at: &At, policy: &Policy) -> Result<u64> {
-        check_served(policy)?;
+        self.check_place(who, at, policy).await?;
         let pairs = policy.pairs().into_iter();
         let pairs = pairs.map(|(key, value)| PolicyPair { key: key.to_owned(), value });
         self.ask_set_policy(who, at, pairs.collect()).await
+    }
+
+    /// Refuses what keeps journals of a subtree in that subtree itself.
+    async fn check_place(&self, who: &Caller, at: &At, policy: &Policy) -> Result<()> {
+        let is_stored = policy.durability() == Durability::Global
+            || policy.composition().has(Mechanism::NonvolatileApply);
+        if !policy.is_decoupled() || !is_stored {
+            return Ok(());
+        }
+        let place = self.lookup(who, at).await?;
+        let is_home = place.loc.pid == ROOT && place.loc.name == saved::HOME[0];
+        if place.attr.id == ROOT || is_home {
+            let text = "a client's journal would be in the subtree itself (/.saker/journals): not for \
+                        the root directory";
+            return Err(Error::new(Errno::EINVAL).with_text(text));
+        }
+        Ok(())
     }
 
     /// Takes the directory's own policy away, if it has one: that of a directory above is in force, or none.
@@ -170,19 +181,49 @@ impl Fs {
     }
 
     /// Ends the hold of a subtree whose client is taken for dead; with `force` also of one that lives, for the
-    /// superuser. What it has not merged does not become part of the namespace.
+    /// superuser. What it has not merged does not become part of the namespace, but for what a decoupled policy
+    /// has saved in the cluster (global): that is merged.
     ///
     /// # Errors
     /// EPERM: neither is the subtree's directory the caller's, nor is that the superuser. EINVAL: no policy is
-    /// in force there. ESTALE: nobody holds the subtree. EBUSY: its client lives.
+    /// in force there. ESTALE: nobody holds the subtree. EBUSY: its client lives. Those of merging.
     pub async fn reclaim(&self, who: &Caller, at: &At, force: bool) -> Result<()> {
+        let found = self.policy_at(who, at).await?;
+        if is_saved(&found) && found.hold.is_some() {
+            let report = self.merge_saved(who, found.id, force).await?;
+            tracing::info!("{} names were merged", report.names);
+            return Ok(());
+        }
+        self.end_hold(who, found.id, force).await
+    }
+
+    /// The same, but that nothing is merged.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn give_up(&self, who: &Caller, at: &At, force: bool) -> Result<()> {
+        let found = self.policy_at(who, at).await?;
+        self.end_hold(who, found.id, force).await?;
+        match found.hold.as_ref().filter(|_| is_saved(&found)) {
+            Some(hold) => {
+                saved::SavedJournals::of(&self.core, found.id).await?.remove(hold.epoch).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The policy in force at a place, for who may end its hold.
+    async fn policy_at(&self, who: &Caller, at: &At) -> Result<SubtreePolicy> {
         let told = self.lookup(who, at).await?.loc.policy;
-        let Some(found) = self.policy_now(told).await? else {
-            return Err(Error::new(Errno::EINVAL).with_text("no policy is in force here"));
-        };
+        let none = || Error::new(Errno::EINVAL).with_text("no policy is in force here");
+        let found = self.policy_now(told).await?.ok_or_else(none)?;
         self.must_own(who, &found.root).await?;
-        let (policy, to) = (found.id, To::Coordinator);
+        Ok(found)
+    }
+
+    async fn end_hold(&self, who: &Caller, policy: u64, force: bool) -> Result<()> {
         let mut request = ReleaseReq { policy, force, ..ReleaseReq::default() };
+        let to = To::Coordinator;
         let answer = self.core.cluster.ask(who, Op::Release, to, &mut request).await;
         answer.map(|Empty {}| ())
     }
@@ -217,7 +258,7 @@ impl Fs {
         now.map(SubtreePolicy::of).collect()
     }
 
-    async fn ask_coordinator<A: Message + Default>(
+    pub(crate) async fn ask_coordinator<A: Message + Default>(
         &self,
         op: Op,
         message: &impl Message,

@@ -135,7 +135,8 @@ impl Policies {
         self.leases.get(&policy).is_none_or(|until| *until <= now)
     }
 
-    /// The record with a hold of `holder`, if it may have it.
+    /// The record with a hold of `holder`, if it may have it. `force`: what is saved in the cluster it may
+    /// take from a holder that lives.
     ///
     /// # Errors
     /// EBUSY: another one has it. ESTALE: the policy is not in force any more.
@@ -145,24 +146,32 @@ impl Policies {
         holder: u64,
         who: &str,
         now: Time,
+        force: bool,
     ) -> Result<PolicyReply, Error> {
         let record = self.get(policy).map_err(|_| no_longer_in_force())?;
         if record.successor.is_some() {
             return Err(no_longer_in_force());
         }
         let id = PolicyId(policy);
+        let is_saved = id.is_decoupled() && id.durability() == Durability::Global;
         match &record.hold {
             Some(hold) if hold.holder == holder => return Ok(record.clone()),
+            Some(_) if force && is_saved => {}
             Some(hold) if !self.has_lapsed(policy, now) => return Err(held_by(policy, hold, "")),
-            Some(hold) if id.is_decoupled() && id.durability() != Durability::None => {
+            Some(hold) if id.is_decoupled() && id.durability() == Durability::Local => {
                 let more = "; its lease has ended: see saker policy reclaim";
                 return Err(held_by(policy, hold, more));
             }
             _ => {}
         }
         let epoch = record.last_epoch + 1;
-        let (who, ids) = (who.to_owned(), Vec::new());
-        let hold = Some(HoldRecord { epoch, holder, who, ids, lease_ms: 0, first: epoch });
+        // What the holder before has saved in the cluster is gone on with, under its inode numbers.
+        let (first, ids) = match record.hold.as_ref().filter(|_| is_saved) {
+            Some(before) => (before.first, before.ids.clone()),
+            None => (epoch, Vec::new()),
+        };
+        let who = who.to_owned();
+        let hold = Some(HoldRecord { epoch, holder, who, ids, lease_ms: 0, first });
         Ok(PolicyReply { hold, last_epoch: epoch, ..record.clone() })
     }
 
@@ -312,7 +321,7 @@ mod tests {
     }
 
     fn take(all: &mut Policies, policy: u64, holder: u64, now: Time) -> Result<u64, Errno> {
-        let record = all.with_hold(policy, holder, "x", now).map_err(|e| e.errno())?;
+        let record = all.with_hold(policy, holder, "x", now, false).map_err(|e| e.errno())?;
         let epoch = record.last_epoch;
         all.restore(record);
         all.renew(holder, &[policy], now);
@@ -341,6 +350,29 @@ mod tests {
         assert_eq!(take(&mut all, policy, 1, later), Ok(1));
         all.begin_serving(later);
         assert!(!all.has_lapsed(policy, later), "a new coordinator gives it time");
+    }
+
+    #[test]
+    fn whoever_comes_next_goes_on_with_what_is_saved_in_the_cluster() {
+        let (mut all, policy) = policies(Durability::Global);
+        take(&mut all, policy, 1, NOW).unwrap();
+        let ids = IdRange { first: 100, count: 5 };
+        all.restore(all.with_ids(policy, 1, ids).unwrap());
+        all.restore(all.with_next_epoch(policy, false).unwrap());
+        assert_eq!(take(&mut all, policy, 2, NOW), Err(Errno::EBUSY));
+        assert_eq!(take(&mut all, policy, 2, NOW + limits::HOLD_LEASE), Ok(3));
+        let hold = all.hold(policy).unwrap();
+        assert_eq!((hold.first, hold.epoch, hold.holder), (1, 3, 2), "it is the same hold");
+        assert_eq!(hold.ids, [ids], "they are in use");
+        all.restore(all.with_next_epoch(policy, true).unwrap());
+        take(&mut all, policy, 3, NOW).unwrap();
+        let hold = all.hold(policy).unwrap();
+        assert_eq!((hold.first, hold.ids.len()), (5, 0));
+        let forced = all.with_hold(policy, 4, "x", NOW, true).unwrap().hold.unwrap();
+        assert_eq!((forced.first, forced.epoch, forced.holder), (5, 6, 4));
+        let (mut local, policy) = policies(Durability::Local);
+        take(&mut local, policy, 1, NOW).unwrap();
+        assert!(local.with_hold(policy, 4, "x", NOW, true).is_err(), "nothing is saved there");
     }
 
     #[test]

@@ -551,6 +551,15 @@ impl Driver for CoordinatorState {
     fn released(&mut self, _txn: TxnId, _own: Option<&Key>) {}
 }
 
+impl CoordinatorState {
+    /// Numbers below this one are not given out: a coordinator before this one, whose records are not
+    /// kept, may have done so.
+    pub fn skip_numbers(&mut self, below: u64) {
+        self.next_id = self.next_id.max(below);
+        self.reserved_ids = self.reserved_ids.max(below);
+    }
+}
+
 /// Key of an entry as invalidations carry it.
 pub(crate) fn key_of(loc: &saker_types::Locator) -> EntryKey {
     EntryKey { pid: loc.pid, name: loc.name.clone() }

@@ -232,6 +232,20 @@ impl Shard {
         }
     }
 
+    /// The inode numbers that are left are not given out any more: where the last records of a journal may be
+    /// missing, some of them have been.
+    pub fn forget_ids(&mut self) {
+        for range in self.given_ids.forget() {
+            self.delete(id_key(table::IDS, range.first));
+        }
+        self.seal();
+    }
+
+    /// Is no transaction between its two halves?
+    pub fn is_at_rest(&self) -> bool {
+        self.votes.len() == 0
+    }
+
     /// A number for an inode of which this shard has no row.
     ///
     /// # Errors

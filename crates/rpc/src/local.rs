@@ -58,8 +58,38 @@ pub struct LocalNode {
     pub machine: Box<dyn StateMachine>,
 }
 
-/// Something that is done on the roles' thread, and what is to be said when that is durable.
-type Work<S> = Box<dyn FnOnce(&mut S) -> Box<dyn FnOnce()> + Send>;
+/// When the records of roles are flushed.
+#[derive(Clone, Copy, Debug)]
+pub enum Flushes {
+    /// As the roles say: at once, or within [`LAG_MAX`](crate::node::lag::LAG_MAX).
+    Roles,
+    /// Later. Until then records are in the memory of this process, and replies to clients and among the
+    /// roles wait for nothing.
+    Later(Later),
+}
+
+/// When records are flushed that are in memory only.
+#[derive(Clone, Copy, Debug)]
+pub struct Later {
+    /// After this time, and durable within [`LAG_MAX`](crate::node::lag::LAG_MAX): where that is not so,
+    /// replies wait.
+    pub after: Option<Duration>,
+    /// When there are so many bytes of them.
+    pub bytes_max: u64,
+    /// Operations of clients whose replies wait until all is durable.
+    pub durable_ops: &'static [u16],
+}
+
+/// What is to be said when something was done.
+type Say = Box<dyn FnOnce()>;
+type Does<S> = Box<dyn FnOnce(&mut S) -> Say + Send>;
+
+/// Something that is done on the roles' thread.
+struct Work<S> {
+    does: Does<S>,
+    /// It is not said before it is durable.
+    is_durable: bool,
+}
 
 /// A request of a client.
 struct LocalRequest {
@@ -149,6 +179,23 @@ impl<S: 'static> LocalServers<S> {
     where
         F: FnOnce() -> io::Result<(Vec<LocalNode>, S)> + Send + 'static,
     {
+        LocalServers::start_flushing(name, reactor, cluster, Flushes::Roles, begin)
+    }
+
+    /// The same, with records that are flushed as `flushes` says.
+    ///
+    /// # Errors
+    /// As [`LocalServers::start`].
+    pub fn start_flushing<F>(
+        name: &str,
+        reactor: &Arc<Reactor>,
+        cluster: ClusterId,
+        flushes: Flushes,
+        begin: F,
+    ) -> io::Result<LocalServers<S>>
+    where
+        F: FnOnce() -> io::Result<(Vec<LocalNode>, S)> + Send + 'static,
+    {
         let reactor = reactor.sibling()?;
         let queue = Queue {
             requests: VecDeque::new(),
@@ -174,8 +221,9 @@ impl<S: 'static> LocalServers<S> {
                 Ok((nodes, state)) => {
                     let addrs: Arc<[SocketAddr]> = nodes.iter().map(|node| node.addr).collect();
                     _ = begun.send(Ok(addrs));
-                    let served = reactor
-                        .block_on(Local::new(&shared, &reactor, cluster, nodes, state).run());
+                    let mut local = Local::new(&shared, &reactor, cluster, nodes, state);
+                    local.flushes = flushes;
+                    let served = reactor.block_on(local.run());
                     closes.why.clear();
                     if let Err(error) = served {
                         tracing::error!("servers in this process have ended: {error}");
@@ -196,7 +244,7 @@ impl<S: 'static> LocalServers<S> {
     }
 
     /// Requests wait from now on, and are not looked at, until [`LocalServers::resume`]. Ends when all that were
-    /// before are answered. Works are done.
+    /// looked at before are answered. Works are done.
     pub fn pause(&self) -> LocalAnswer<()> {
         let (promise, answer) = LocalAnswer::new();
         let mut queue = self.inbox.lock();
@@ -240,11 +288,28 @@ impl<S: 'static> LocalServers<S> {
         &self,
         work: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> LocalAnswer<T> {
+        self.put(work, true)
+    }
+
+    /// The same, but that it does not wait for records that are flushed later.
+    pub fn run_early<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> LocalAnswer<T> {
+        self.put(work, false)
+    }
+
+    fn put<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> T + Send + 'static,
+        is_durable: bool,
+    ) -> LocalAnswer<T> {
         let (promise, answer) = LocalAnswer::new();
-        let work: Work<S> = Box::new(move |state| {
+        let does: Does<S> = Box::new(move |state| {
             let result = work(state);
             Box::new(move || promise.complete(result))
         });
+        let work = Work { does, is_durable };
         let mut queue = self.inbox.lock();
         if !queue.is_closed {
             queue.works.push(work);
@@ -368,8 +433,27 @@ impl Driven {
     }
 
     /// When records must be flushed that nobody waits for, unless that is under way.
-    fn flush_due(&self) -> Option<Time> {
-        self.lag.flush_due().filter(|_| !self.flushing)
+    fn flush_due(&self, flushes: &Flushes) -> Option<Time> {
+        let due = match flushes {
+            Flushes::Roles => self.lag.flush_due(),
+            Flushes::Later(Later { after, .. }) => self.lag.due_after((*after)?),
+        };
+        due.filter(|_| !self.flushing)
+    }
+}
+
+impl Later {
+    /// Does a message wait until what it depends on is durable? What others do on the word of a role they do
+    /// not undo. And no more is answered than what is soon durable, if it is to be.
+    fn waits(&self, message: &Outgoing, here: &[NodeNumber], lag: Lag, now: Time) -> bool {
+        match message {
+            Outgoing::Reply { conn: CLIENTS, frame } => {
+                let is_late = self.after.is_some() && lag.is_over(now);
+                is_late || self.durable_ops.contains(&frame.op)
+            }
+            Outgoing::Reply { .. } => false,
+            Outgoing::Call { to, .. } => !here.contains(to),
+        }
     }
 }
 
@@ -386,6 +470,11 @@ struct Local<'a, S> {
     reactor: &'a Arc<Reactor>,
     client: Rc<PeerHello>,
     nodes: Vec<Driven>,
+    /// Their numbers.
+    here: Vec<NodeNumber>,
+    flushes: Flushes,
+    /// What waits until records up to these are durable.
+    unsaid: Vec<(Vec<u64>, Say)>,
     state: S,
     /// Requests of clients, by their numbers.
     asked: FxHashMap<u64, Asked>,
@@ -432,11 +521,15 @@ impl<'a, S: 'static> Local<'a, S> {
             flushing: false,
             flushed: Arc::default(),
         });
+        let nodes: Vec<Driven> = nodes.collect();
         Local {
             inbox,
             reactor,
             client: peer(RoleKind::Client, NodeNumber::NONE, cluster),
-            nodes: nodes.collect(),
+            here: nodes.iter().map(|node| node.node).collect(),
+            nodes,
+            flushes: Flushes::Roles,
+            unsaid: Vec::new(),
             state,
             asked: FxHashMap::default(),
             requests: 0,
@@ -456,6 +549,9 @@ impl<'a, S: 'static> Local<'a, S> {
         loop {
             self.write()?;
             self.flush()?;
+            if !self.unsaid.is_empty() {
+                self.say();
+            }
             if !self.outside.is_empty() {
                 self.look_outside().await;
             }
@@ -508,27 +604,44 @@ impl<'a, S: 'static> Local<'a, S> {
         drop(queue);
         idle.into_iter().for_each(|tell| tell());
         if !works.is_empty() {
-            let said: Vec<_> = works.into_iter().map(|work| work(&mut self.state)).collect();
-            let now = time::now();
+            let said: Vec<(bool, Say)> = works
+                .into_iter()
+                .map(|Work { does, is_durable }| (is_durable, does(&mut self.state)))
+                .collect();
+            let (now, is_later) = (time::now(), matches!(self.flushes, Flushes::Later(_)));
             for node in 0..self.nodes.len() {
                 self.step(node, now);
                 self.nodes[node].machine.check()?;
-                self.flush_now(node)?;
+                if !is_later {
+                    self.flush_now(node)?;
+                }
             }
-            said.into_iter().for_each(|say| say());
+            let appended: Vec<u64> =
+                self.nodes.iter().map(|node| node.machine.appended()).collect();
+            for (is_durable, say) in said {
+                match is_later && is_durable {
+                    true => self.unsaid.push((appended.clone(), say)),
+                    false => say(),
+                }
+            }
         }
         Ok(stops)
     }
 
     fn step(&mut self, node: usize, now: Time) {
         let driven = &mut self.nodes[node];
-        let Driven { machine, inputs, outbox, gate, .. } = driven;
+        let Driven { machine, inputs, outbox, gate, lag, .. } = driven;
         machine.step(now, time::wall_ns(), inputs, outbox);
         // Nobody says hello here, and clients are held back by the queue.
         _ = outbox.take_hello();
         outbox.take_paused().for_each(drop);
         let (durable, written) = (machine.conditions(), machine.conditions_when_written());
         for (after, message) in outbox.drain(durable, written) {
+            let waits = match self.flushes {
+                Flushes::Roles => true,
+                Flushes::Later(later) => later.waits(&message, &self.here, *lag, now),
+            };
+            let after = if waits { after } else { Conditions::NONE };
             if let Outgoing::Call { call, deadline, .. } = &message {
                 self.calls.insert((node, *call));
                 self.deadlines.push(Reverse((*deadline, node, *call)));
@@ -552,7 +665,7 @@ impl<'a, S: 'static> Local<'a, S> {
     }
 
     /// Makes journals durable: here if nothing else is to be done and somebody waits for it, else in the
-    /// background.
+    /// background. What is flushed later is always so in the background.
     fn flush(&mut self) -> io::Result<()> {
         for node in 0..self.nodes.len() {
             let driven = &self.nodes[node];
@@ -560,12 +673,22 @@ impl<'a, S: 'static> Local<'a, S> {
                 continue;
             }
             let Driven { machine, gate, .. } = driven;
-            let is_awaited = machine.durable() < machine.flushed_at_once()
-                || gate.waits_for_flush(&machine.reached());
-            if !is_awaited && driven.flush_due().is_some_and(|due| time::now() < due) {
+            let waits = gate.waits_for_flush(&machine.reached());
+            let (is_awaited, is_here) = match self.flushes {
+                Flushes::Roles => {
+                    let is_awaited = waits || machine.durable() < machine.flushed_at_once();
+                    (is_awaited, !self.has_input())
+                }
+                Flushes::Later(Later { bytes_max, .. }) => {
+                    let is_full = machine.appended() - machine.durable() >= bytes_max;
+                    (waits || is_full || !self.unsaid.is_empty(), false)
+                }
+            };
+            let due = driven.flush_due(&self.flushes);
+            if !is_awaited && due.is_none_or(|due| time::now() < due) {
                 continue;
             }
-            if is_awaited && !self.has_input() {
+            if is_awaited && is_here {
                 self.flush_now(node)?;
                 continue;
             }
@@ -609,6 +732,16 @@ impl<'a, S: 'static> Local<'a, S> {
             }
         }
         Ok(())
+    }
+
+    /// Says what is durable by now.
+    fn say(&mut self) {
+        let durable: Vec<u64> = self.nodes.iter().map(|node| node.machine.durable()).collect();
+        let is_durable = |(until, _): &mut (Vec<u64>, Say)| {
+            until.iter().zip(&durable).all(|(until, durable)| until <= durable)
+        };
+        let said: Vec<_> = self.unsaid.extract_if(.., is_durable).collect();
+        said.into_iter().for_each(|(_, say)| say());
     }
 
     /// Sends what need not wait any more.
@@ -728,7 +861,7 @@ impl<'a, S: 'static> Local<'a, S> {
             }
         }
         let roles = self.nodes.iter().filter_map(|node| node.machine.next_deadline());
-        let flushes = self.nodes.iter().filter_map(Driven::flush_due);
+        let flushes = self.nodes.iter().filter_map(|node| node.flush_due(&self.flushes));
         let calls = self.deadlines.peek().map(|Reverse((at, ..))| *at);
         let looks = (!self.asked.is_empty()).then(|| self.looked + LOOK);
         let until = roles.chain(flushes).chain(calls).chain(looks).min();
@@ -752,8 +885,12 @@ impl<'a, S: 'static> Local<'a, S> {
         .await;
     }
 
-    /// The thread ends: what was appended becomes durable and is said.
+    /// The thread ends: what was appended becomes durable and is said, unless it is to be flushed later:
+    /// nobody has asked for that yet.
     fn finish(mut self) -> io::Result<()> {
+        if matches!(self.flushes, Flushes::Later(_)) {
+            return Ok(());
+        }
         (0..self.nodes.len()).try_for_each(|node| self.flush_now(node))
     }
 }

@@ -56,7 +56,8 @@ impl Held {
         for no in 0..b.shards().len() as ShardNo {
             let (rows, dirs) = (Held::of_shard(b, changes, no), changes.dirs.clone());
             let (policy, epoch) = (self.policy, self.epoch);
-            let request = StageReq { ctx: self.ctx(b), policy, epoch, attempt, rows, dirs };
+            let ctx = self.ctx(b);
+            let request = StageReq { ctx, policy, epoch, attempt, rows, dirs, stored: None };
             b.run::<Empty>(Op::Stage, shard(no), &request).unwrap();
         }
     }
@@ -86,7 +87,8 @@ fn held(b: &mut Testbed, top: &str, path: &str) -> Held {
     let request = SetPolicyReq { ctx: b.ctx(), at: at(top), pairs };
     let set: SetPolicyReply = b.run(Op::SetPolicy, COORDINATOR, &request).unwrap();
     let policy = set.policy;
-    let request = HoldReq { ctx: b.ctx(), policy, holder: HOLDER, who: "the test".into() };
+    let request =
+        HoldReq { ctx: b.ctx(), policy, holder: HOLDER, who: "the test".into(), force: false };
     let hold: HoldReply = b.run(Op::Hold, COORDINATOR, &request).unwrap();
     let request = ProvisionReq { policy, holder: HOLDER, count: 1000 };
     let ids: IdRange = b.run(Op::Provision, COORDINATOR, &request).unwrap();

@@ -27,16 +27,6 @@ use saker_types::policy::explain::{Crash, Loss};
 use saker_types::policy::{Consistency, Durability, Policy};
 use story::{Files, NEW, OLD, Scope, Story, look};
 
-/// Policies that clients serve; the others of the nine are refused.
-const SERVED: [(Consistency, Durability); 7] = [
-    (Consistency::Strong, Durability::Global),
-    (Consistency::Strong, Durability::Local),
-    (Consistency::Strong, Durability::None),
-    (Consistency::Weak, Durability::Local),
-    (Consistency::Weak, Durability::None),
-    (Consistency::Invisible, Durability::Local),
-    (Consistency::Invisible, Durability::None),
-];
 const MNODES: [&str; 2] = ["mnode-0", "mnode-1"];
 /// How long a client works before it merges, and before and after it was looked at what others see. The
 /// last part is far longer than the time whose work may be lost.
@@ -168,8 +158,7 @@ impl Stage {
 
     /// Mounts for the client, with its directory of journals.
     fn mount(&mut self) {
-        // With the shortcut a rename in a subtree may be EXDEV (docs/policies.md).
-        let options = format!("shortcut=off,journal_dir={}", self.journals().display());
+        let options = format!("journal_dir={}", self.journals().display());
         self.client = Some(mounted(&self.cluster, "client", &options));
     }
 
@@ -441,10 +430,8 @@ fn each_crash_loses_what_the_policy_says() {
     let seed = settings::runs(1, 0).0[0];
     let rounds = std::env::var("SAKER_CRASH_ROUNDS").map_or(1, |n| n.parse().unwrap());
     let mut stage = Stage::set();
-    refuses_the_others(&stage);
-    let promises: Vec<Promise> = SERVED
-        .iter()
-        .map(|(consistency, durability)| Promise::of(&stage.cluster, *consistency, *durability))
+    let promises: Vec<Promise> = all_nine()
+        .map(|(consistency, durability)| Promise::of(&stage.cluster, consistency, durability))
         .collect();
     let mut rng = Random::new(seed);
     let mut sums = vec![[0; Crash::ALL.len()]; promises.len()];
@@ -465,18 +452,5 @@ fn each_crash_loses_what_the_policy_says() {
             let costs = promise.loses(crash) == Loss::Unmerged;
             assert!(!costs || sum[n] > 0, "{} {crash}", promise.policy);
         }
-    }
-}
-
-/// The rest of the nine is not served yet: this fails when they are, and they belong to [`SERVED`] then.
-fn refuses_the_others(stage: &Stage) {
-    fs::create_dir(stage.other.path("refused")).unwrap();
-    for (consistency, durability) in all_nine().filter(|cell| !SERVED.contains(cell)) {
-        let policy = Policy::cell(consistency, durability);
-        let keys = keys(&policy);
-        let words = ["policy", "set", "/refused", &keys[0], &keys[1], &keys[2], &keys[3]];
-        let output = stage.cluster.saker(&words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("no client does this yet"), "{said}");
     }
 }

@@ -34,7 +34,7 @@ fn a_cluster_agrees_with_the_model() {
     }
     eprintln!("{total}");
     total.assert_balanced();
-    clients.iter().for_each(saker_client::Fs::close);
+    clients.iter().for_each(|fs| fs.close().unwrap());
     cluster.fsck();
 }
 

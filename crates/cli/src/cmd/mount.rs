@@ -239,6 +239,7 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     }
     super::serve::raise_file_limit();
     let session = session::connect_within(&args.cluster, client, away)?;
+    session.fs.block_on(session.fs.resume_subtrees());
     Mount::new(session.fs, &args.point, options)
         .map_err(|why| mountpoint::explain(&args.point, &why))
 }

@@ -14,6 +14,8 @@ use saker_types::policy::PolicyId;
 use saker_types::wire::{At, HoldReply};
 use saker_types::{Errno, Error, InodeId, Result};
 
+/// How often it is asked whether somebody else's hold can be taken over.
+const ASK_PAUSE: Duration = Duration::from_secs(1);
 /// Names of a held subtree that are remembered.
 pub(super) const PLACES_MAX: usize = 8;
 
@@ -26,6 +28,8 @@ pub(crate) struct SubtreeHolds {
     /// An earlier process may have held something by that number.
     goes_on: AtomicBool,
     held: Mutex<BTreeMap<u64, Held>>,
+    /// When the holds of others were asked for.
+    asked: Mutex<BTreeMap<u64, Time>>,
     is_any: AtomicBool,
     /// One hold is taken or released at a time.
     pub(super) changing: AsyncMutex<()>,
@@ -65,6 +69,7 @@ impl SubtreeHolds {
             holder: OnceLock::new(),
             goes_on: AtomicBool::new(false),
             held: Mutex::default(),
+            asked: Mutex::default(),
             is_any: AtomicBool::new(false),
             changing: AsyncMutex::new(()),
         }
@@ -111,6 +116,17 @@ impl SubtreeHolds {
     /// Does it hold anything?
     pub(crate) fn is_any(&self) -> bool {
         self.is_any.load(Ordering::Acquire)
+    }
+
+    /// Is it time to ask whether somebody else's hold can be taken over?
+    pub(crate) fn may_ask(&self, policy: u64) -> bool {
+        let now = time::now();
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.retain(|_, at| now - *at < ASK_PAUSE);
+        match asked.contains_key(&policy) {
+            true => false,
+            false => asked.insert(policy, now).is_none(),
+        }
     }
 
     /// A change is about to be sent to this place.

@@ -145,14 +145,33 @@ impl Fs {
     /// EXDEV if that are two; others as there.
     pub(super) async fn serving_both<'a>(
         &'a self,
-        [from, to]: [&'a At; 2],
-        entered: &[Option<Entered>; 2],
+        who: &Caller,
+        places: [&'a At; 2],
+        entered: &mut [Option<Entered>; 2],
     ) -> Result<(AnyNamespace<'a>, Here<'a>, Here<'a>)> {
-        let (serving, from) = self.serving(from, &entered[0]).await?;
-        let (other, to) = self.serving(to, &entered[1]).await?;
-        match serving.is_same(&other) {
-            true => Ok((serving, from, to)),
-            false => Err(Errno::EXDEV.into()),
+        loop {
+            let (serving, from) = self.serving(places[0], &entered[0]).await?;
+            let (other, to) = self.serving(places[1], &entered[1]).await?;
+            if serving.is_same(&other) {
+                return Ok((serving, from, to));
+            }
+            // One is known to be in a subtree, and the names of the other may lead into it.
+            let (outside, subtree) = match (&serving, &other) {
+                (AnyNamespace::Decoupled(subtree), AnyNamespace::Strict(_)) => (1, subtree),
+                (AnyNamespace::Strict(_), AnyNamespace::Decoupled(subtree)) => (0, subtree),
+                _ => return Err(Errno::EXDEV.into()),
+            };
+            let policy = subtree.policy();
+            if entered[outside].is_some() {
+                return Err(Errno::EXDEV.into());
+            }
+            match Strict(&self.core).lookup(who, places[outside]).await {
+                Err(error) if error.is(Class::NeedsHold) && error.policy == policy => {
+                    let found = self.entered(who, places[outside], policy, error.component).await?;
+                    entered[outside] = Some(found);
+                }
+                _ => return Err(Errno::EXDEV.into()),
+            }
         }
     }
 

@@ -61,7 +61,7 @@ macro_rules! serve_both {
         let (mut entered, mut rounds) = ([None, None], 0);
         loop {
             rounds += 1;
-            let (serving, from, to) = $fs.serving_both([$from, $to], &entered).await?;
+            let (serving, from, to) = $fs.serving_both($who, [$from, $to], &mut entered).await?;
             let said = {
                 let ($from, $to) = (&*from, &*to);
                 from.told(serving.told(ask!(&serving, $namespace => $call)))
@@ -171,8 +171,17 @@ impl Fs {
         serve!(self, who, at, names => names.unlink(who, at).await)
     }
 
-    /// Removes an empty directory, and returns which.
+    /// Removes an empty directory, and returns which. If this client holds its subtree, it ends that first.
     pub async fn rmdir(&self, who: &Caller, at: &At) -> Result<InodeId> {
+        match self.rmdir_unheld(who, at).await {
+            Err(error) if error.errno() == Errno::EBUSY && self.let_go(who, at).await? => {
+                self.rmdir_unheld(who, at).await
+            }
+            other => other,
+        }
+    }
+
+    async fn rmdir_unheld(&self, who: &Caller, at: &At) -> Result<InodeId> {
         serve!(self, who, at, names => names.rmdir(who, at).await)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use saker_runtime::time::{self, Time};
-use saker_types::policy::PolicyId;
+use saker_types::policy::{Durability, PolicyId};
 use saker_types::wire::*;
 use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, ShardNo};
 
@@ -305,6 +305,10 @@ impl Cluster {
                 hop(state)
             }
             Class::UseCoordinator | Class::UseOwner => Next::AfterPause,
+            Class::Final if may_take_over(who, error) && self.holds.may_ask(error.policy) => {
+                // Whoever serves the subtree finds out if its holder is dead.
+                Next::GiveUp(Error { class: Class::NeedsHold.into(), ..error.clone() })
+            }
             Class::Final if is_held(op, error) && !state.released => {
                 state.released = true;
                 if changes_root(op) {
@@ -368,6 +372,16 @@ fn is_held(op: Op, error: &Error) -> bool {
     let is_about_hold = matches!(op, Op::Hold | Op::Release);
     let policy = PolicyId(error.policy);
     error.errno() == Errno::EBUSY && policy.is_some() && !policy.is_decoupled() && !is_about_hold
+}
+
+/// Was it refused because somebody holds a decoupled subtree, whose hold another client may take over when
+/// that is dead?
+fn may_take_over(who: &Caller, error: &Error) -> bool {
+    let policy = PolicyId(error.policy);
+    error.errno() == Errno::EBUSY
+        && policy.is_decoupled()
+        && policy.durability() == Durability::Global
+        && who.as_holder.is_none()
 }
 
 /// May it be refused because somebody holds the subtree below a directory that it changes?

@@ -18,8 +18,9 @@ pub(crate) async fn hold(h: &StateHandle, msg: &HoldReq) -> Result<Bytes, Error>
         return Err(Errno::EINVAL.into());
     }
     let change = PolicyChange::begin(h, policy)?;
+    let force = msg.force && msg.ctx.cred.uid == 0;
     let now = h.state().lease_now();
-    let record = h.state().policies.with_hold(policy, holder, who, now)?;
+    let record = h.state().policies.with_hold(policy, holder, who, now, force)?;
     if h.state().policies.get(policy)? != &record {
         change.invalidate(InvalidateReq::default()).await?;
         h.state().note_policy(record.clone());

@@ -189,7 +189,8 @@ mod tests {
     }
 
     fn hold(t: &mut CoordinatorTester, policy: u64, holder: u64) -> Result<HoldReply, Error> {
-        let request = HoldReq { ctx: t.ctx(), policy, holder, who: format!("client {holder}") };
+        let request =
+            HoldReq { ctx: t.ctx(), policy, holder, who: format!("client {holder}"), force: false };
         t.ask(Op::Hold, &request, |_, asked| agreeing(asked))
     }
 

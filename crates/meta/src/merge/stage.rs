@@ -1,28 +1,96 @@
 //! Rows of a merge come from the holder of the subtree, and are kept beside the namespace.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message;
+use saker_rpc::hub::decode_error;
 use saker_types::change::{entry_key, slot_key, staged_key, table};
 use saker_types::limits::{STAGE_BYTES_MAX, STAGE_ROWS_MAX};
 use saker_types::placement::Slot;
-use saker_types::wire::{Empty, StageReq, StagedRow, StagedValue};
-use saker_types::{Errno, Error, FileKind, Inode, Locator, check_name};
+use saker_types::wire::{
+    ChunkReadReq, Empty, Op, StageReq, StagedRow, StagedValue, StoredAt, StoredRows,
+};
+use saker_types::{Errno, Error, FileKind, Inode, Locator, NodeId, check_name};
 
 use crate::request::{Attempt, Rq, Stop};
-use crate::shard::{Shard, encoded};
+use crate::shard::{Shard, ShardHandle, encoded};
+
+/// How long one store may take to send rows.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn refused(why: &str) -> Stop {
     Error::new(Errno::EINVAL).with_text(format!("a row cannot be merged: {why}")).into()
 }
 
+fn too_many() -> Stop {
+    Error::new(Errno::E2BIG).with_text("too many rows are staged with one request").into()
+}
+
+/// Reads rows from a store that has them.
+async fn read_stored(h: &ShardHandle, at: &StoredAt) -> Result<StoredRows, Error> {
+    let request = ChunkReadReq {
+        id: at.id,
+        index: at.index,
+        offset: at.offset,
+        len: at.len,
+        ..ChunkReadReq::default()
+    };
+    let body = Bytes::from(request.encode_to_vec());
+    let mut refused = Error::new(Errno::EIO).with_text("no store has the rows of the merge");
+    let stores = h.shard().map.stores_of_chunk(at.id, at.index);
+    for store in stores {
+        let (to, op) = (NodeId::Store(store), Op::ChunkRead);
+        let answer = h.hub.call(to, op, 0, body.clone(), Bytes::new(), READ_TIMEOUT).await;
+        let frame = match answer {
+            Ok(frame) if frame.status == 0 => frame,
+            Ok(frame) => {
+                refused = decode_error(&frame);
+                continue;
+            }
+            Err(error) => {
+                refused = Error::retry(&error.to_string());
+                continue;
+            }
+        };
+        let is_whole =
+            frame.payload.len() as u64 == at.len && saker_engine::crc32c(&frame.payload) == at.crc;
+        match StoredRows::decode(frame.payload) {
+            Ok(rows) if is_whole => return Ok(rows),
+            _ => {
+                let text = format!("store {store} has other rows of the merge");
+                refused = Error::new(Errno::EIO).with_text(text);
+            }
+        }
+    }
+    Err(refused)
+}
+
 impl Shard {
-    /// Keeps rows for a merge.
+    /// Keeps rows for a merge: those of the request, or those that it says are in the stores.
     pub(crate) fn stage(&mut self, rq: &Rq, msg: &StageReq) -> Attempt<Bytes> {
+        let Some(stored) = msg.stored else { return self.stage_rows(msg, rq.raw.len()) };
+        self.must_hold(&msg.ctx, msg.policy, msg.epoch)?;
+        if stored.len > STAGE_BYTES_MAX as u64 {
+            return Err(too_many());
+        }
+        let msg = msg.clone();
+        Err(self.task(move |h| async move {
+            let StoredRows { rows, dirs } = read_stored(&h, &stored).await?;
+            let msg = StageReq { rows, dirs, stored: None, ..msg };
+            match h.shard().stage_rows(&msg, stored.len as usize) {
+                Ok(reply) => Ok(reply),
+                Err(Stop::Fail(error)) => Err(error),
+                Err(Stop::Wait(_) | Stop::Task(_)) => Err(Error::retry("the hold is looked at")),
+            }
+        }))
+    }
+
+    fn stage_rows(&mut self, msg: &StageReq, bytes: usize) -> Attempt<Bytes> {
         let StageReq { policy, epoch, attempt, .. } = *msg;
         let count = msg.rows.len() + msg.dirs.len();
-        if count > STAGE_ROWS_MAX || rq.raw.len() > STAGE_BYTES_MAX {
-            let text = "too many rows are staged with one request";
-            return Err(Error::new(Errno::E2BIG).with_text(text).into());
+        if count > STAGE_ROWS_MAX || bytes > STAGE_BYTES_MAX {
+            return Err(too_many());
         }
         self.heard_of_map(msg.ctx.map_version);
         self.must_hold(&msg.ctx, policy, epoch)?;

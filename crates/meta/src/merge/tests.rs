@@ -74,7 +74,7 @@ fn holder(t: &mut Tester) -> Ctx {
 }
 
 fn stage_req(t: &mut Tester, attempt: u32, rows: Vec<StagedRow>, dirs: Vec<Locator>) -> StageReq {
-    StageReq { ctx: holder(t), policy: policy(), epoch: EPOCH, attempt, rows, dirs }
+    StageReq { ctx: holder(t), policy: policy(), epoch: EPOCH, attempt, rows, dirs, stored: None }
 }
 
 fn stage(t: &mut Tester, attempt: u32, dir: InodeId, rows: Vec<StagedRow>) -> Result<Empty, Error> {

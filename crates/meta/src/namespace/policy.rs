@@ -98,7 +98,8 @@ fn may_enter(
         (true, false) if policy.blocks() => {
             let busy = Error::new(Errno::EBUSY).with_text("another client holds the subtree");
             // Whoever is refused may find out that the holder is dead.
-            Err(Error { policy: policy.0, ..busy }.into())
+            let component = root.map(|at| at as u32);
+            Err(Error { policy: policy.0, component, ..busy }.into())
         }
         (false, _) if changes => needs_hold(),
         _ => Ok(()),

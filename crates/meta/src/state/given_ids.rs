@@ -59,6 +59,13 @@ impl GivenIds {
         Some(Taken { from: first, rest })
     }
 
+    /// Those that are left are not given out; the ranges that had them.
+    pub(crate) fn forget(&mut self) -> Vec<IdRange> {
+        self.block = 0..0;
+        self.left.store(0, Ordering::Relaxed);
+        self.ranges.drain(..).collect()
+    }
+
     /// How many are left, for whoever sees to it that there are enough.
     pub(crate) fn left(&self) -> Arc<AtomicU64> {
         self.left.clone()
@@ -86,5 +93,10 @@ mod tests {
         let expected: Vec<InodeId> = (100..102 + BLOCK).chain([7]).collect();
         assert!(all == expected && ids.needs_block() && ids.next_block().is_none());
         assert_eq!(ids.left().load(Ordering::Relaxed), 0);
+        ids.add(IdRange { first: 7_000, count: BLOCK + 5 });
+        ids.next_block();
+        assert!(ids.take().is_some());
+        assert_eq!(ids.forget(), [IdRange { first: 7_000 + BLOCK, count: 5 }]);
+        assert!(ids.take().is_none() && ids.left().load(Ordering::Relaxed) == 0);
     }
 }

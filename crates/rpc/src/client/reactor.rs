@@ -239,6 +239,11 @@ impl Reactor {
         self.seats.block_on(self.waker.clone(), future, || self.flush(), drive)
     }
 
+    /// Is the calling thread in the `block_on` of a reactor?
+    pub fn is_blocking() -> bool {
+        DRIVEN.with_borrow(Option::is_some)
+    }
+
     /// Writes all requests that have been made and not been written yet. Waiting in `block_on`
     /// does it, too.
     pub fn flush(&self) {

@@ -138,11 +138,15 @@ struct Test {
 }
 
 fn start() -> Test {
+    start_flushing(Flushes::Roles)
+}
+
+fn start_flushing(how: Flushes) -> Test {
     let reactor = Reactor::new(Hello::new(RoleKind::Client, NodeNumber::NONE, None)).unwrap();
     let flushes = Arc::<std::sync::atomic::AtomicU64>::default();
     let counts = flushes.clone();
     let (begins, began) = std::sync::mpsc::channel();
-    let servers = LocalServers::start("test", &reactor, [1; 16], move || {
+    let servers = LocalServers::start_flushing("test", &reactor, [1; 16], how, move || {
         let node = |node, addr| LocalNode {
             node,
             role: RoleKind::Shard,
@@ -204,6 +208,43 @@ fn what_need_only_be_written_is_flushed_soon_after_its_answer() {
 }
 
 #[test]
+fn what_is_flushed_later_is_answered_from_memory() {
+    let later = Later { after: None, bytes_max: 50, durable_ops: &[ECHO] };
+    let t = start_flushing(Flushes::Later(later));
+    let flushes = || t.flushes.load(Ordering::Relaxed);
+    for _ in 0..49 {
+        assert_eq!(t.ask(EARLY, b"x", TIMEOUT).unwrap(), "x");
+    }
+    assert_eq!(t.reactor.block_on(t.servers.run_early(|state| *state)), Some(40));
+    assert_eq!(flushes(), 0);
+    // Too much is in memory.
+    t.ask(EARLY, b"x", TIMEOUT).unwrap();
+    t.began.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(flushes(), 1);
+    t.ask(EARLY, b"x", TIMEOUT).unwrap();
+    t.ask(EARLY, b"x", TIMEOUT).unwrap();
+    assert_eq!(flushes(), 1);
+    // Somebody waits for it.
+    assert_eq!(t.ask(ECHO, b"y", TIMEOUT).unwrap(), "y");
+    assert_eq!(flushes(), 2);
+    t.ask(EARLY, b"x", TIMEOUT).unwrap();
+    assert_eq!(t.reactor.block_on(t.servers.run(|state| *state)), Some(40));
+    assert_eq!(flushes(), 3);
+}
+
+#[test]
+fn what_is_flushed_later_is_so_after_a_time() {
+    let after = Some(Duration::from_millis(5));
+    let later = Later { after, bytes_max: u64::MAX, durable_ops: &[] };
+    let t = start_flushing(Flushes::Later(later));
+    assert_eq!(t.ask(EARLY, b"x", TIMEOUT).unwrap(), "x");
+    // Nobody asks for it.
+    t.began.recv_timeout(TIMEOUT).unwrap();
+    // Roles ask each other without it, and others not.
+    assert_eq!(t.ask(ASK, &[1], TIMEOUT).unwrap(), "Timeout");
+}
+
+#[test]
 fn roles_call_each_other_and_their_calls_end() {
     let t = start();
     assert_eq!(t.ask(ASK, &[2], TIMEOUT).unwrap(), format!("{:?}", Bytes::from_static(&[2])));
@@ -230,6 +271,7 @@ fn requests_wait_while_servers_pause_and_end_with_them() {
     let ask = || t.transport.call(ADDR, ECHO, 0, Bytes::from_static(b"x"), Bytes::new(), TIMEOUT);
     let run = || t.reactor.block_on(t.servers.run(|state| *state));
     let before = t.transport.call(ADDR, ASK, 0, Bytes::from_static(&[1]), Bytes::new(), TIMEOUT);
+    assert_eq!(run(), Some(40), "it is looked at");
     let idle = t.servers.pause();
     assert_eq!(t.reactor.block_on(idle), Some(()));
     assert_eq!(t.reactor.block_on(before).unwrap().body, "Timeout", "it was answered before");

@@ -43,6 +43,11 @@ impl Lag {
         self.since.map(|since| since + FLUSH_AFTER)
     }
 
+    /// When the oldest record that is not durable is so old.
+    pub fn due_after(&self, age: Duration) -> Option<Time> {
+        self.since.map(|since| since + age)
+    }
+
     /// Has the disk not kept up?
     pub fn is_over(&self, now: Time) -> bool {
         self.since.is_some_and(|since| since + LAG_MAX <= now)

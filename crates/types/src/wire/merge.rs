@@ -30,6 +30,40 @@ pub struct StageReq {
     /// cluster must have been told of all: it makes others wait there while the merge is made.
     #[prost(message, repeated, tag = "6")]
     pub dirs: Vec<Locator>,
+    /// Rows and directories are not here, but in the stores (Cudele section 3.1, "Nonvolatile Apply").
+    #[prost(message, optional, tag = "7")]
+    pub stored: Option<StoredAt>,
+}
+
+/// Where [`StoredRows`] are: in a part of one chunk of a file.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct StoredAt {
+    /// The file's inode.
+    #[prost(uint64, tag = "1")]
+    pub id: InodeId,
+    /// The chunk.
+    #[prost(uint64, tag = "2")]
+    pub index: u64,
+    /// Byte within the chunk.
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    /// Bytes, at most [`STAGE_BYTES_MAX`](crate::limits::STAGE_BYTES_MAX).
+    #[prost(uint64, tag = "4")]
+    pub len: u64,
+    /// CRC32C of these.
+    #[prost(fixed32, tag = "5")]
+    pub crc: u32,
+}
+
+/// What a [`StageReq`] has, in the stores.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StoredRows {
+    /// As there.
+    #[prost(message, repeated, tag = "1")]
+    pub rows: Vec<StagedRow>,
+    /// As there.
+    #[prost(message, repeated, tag = "2")]
+    pub dirs: Vec<Locator>,
 }
 
 /// A row as it will be.

@@ -170,6 +170,9 @@ pub struct HoldReq {
     /// As in [`HoldRecord`].
     #[prost(string, tag = "4")]
     pub who: String,
+    /// Also from a client that lives, if what it has saved is in the cluster; for the superuser.
+    #[prost(bool, tag = "5")]
+    pub force: bool,
 }
 
 /// The hold.

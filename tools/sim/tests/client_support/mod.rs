@@ -119,7 +119,12 @@ impl Cluster {
 
     /// Another client, with these options.
     pub fn connect_with(&self, options: ClientOptions) -> Fs {
-        Fs::connect(&ClusterAddr::Coordinators(vec![self.coordinator]), options).unwrap()
+        self.try_connect(options).unwrap()
+    }
+
+    /// The same, if it is let.
+    pub fn try_connect(&self, options: ClientOptions) -> saker_types::Result<Fs> {
+        Fs::connect(&ClusterAddr::Coordinators(vec![self.coordinator]), options)
     }
 
     /// Runs a future of the first client. Those of others need their own client to run them.

@@ -8,6 +8,7 @@ mod merge;
 mod reclaim;
 mod set;
 mod shown;
+mod sync;
 pub mod written;
 
 use crate::fail::Outcome;
@@ -42,6 +43,7 @@ use crate::session::ClusterArg;
 ///   saker policy clear /scratch
 ///   saker policy list
 ///   saker policy merge --dry-run /mnt/data       what others have changed, too
+///   saker policy sync /mnt/data                   what was done there is saved
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -61,6 +63,7 @@ enum Command {
     List(list::Args),
     Merge(merge::Args),
     Reclaim(reclaim::Args),
+    Sync(sync::Args),
 }
 
 /// Runs the command.
@@ -74,5 +77,6 @@ pub fn run(args: &Args) -> Outcome<u8> {
         Command::List(args) => list::run(cluster, args),
         Command::Merge(args) => merge::run(args),
         Command::Reclaim(args) => reclaim::run(cluster, args),
+        Command::Sync(args) => sync::run(args),
     }
 }

@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicU64;
 use async_lock::Mutex as AsyncMutex;
 use saker_runtime::thread;
 use saker_runtime::time;
-use saker_types::policy::{Consistency, Durability, Policy, PolicyId};
-use saker_types::wire::{At, HoldReply};
+use saker_types::policy::{Consistency, Durability, Mechanism, Policy, PolicyId};
+use saker_types::wire::{At, Entry, HoldReply};
 use saker_types::{Errno, Error, Result};
 
 use super::merge::MergeState;
-use super::{Dirs, KeptIn, PrivateServers, Subtree};
+use super::saved::SavedJournals;
+use super::{Dirs, KeptIn, PrivateServers, Save, Subtree};
 use crate::policies::SubtreePolicy;
 use crate::{Caller, Fs};
 
@@ -34,8 +35,47 @@ impl Fs {
         if self.subtrees.held(policy)?.is_some() {
             return Ok(());
         }
+        self.serve_subtree(policy, self.core.cluster.hold(policy)).await
+    }
+
+    /// Merges what a client has saved in the cluster that is dead (with `force` also one that lives), and ends
+    /// its hold.
+    ///
+    /// # Errors
+    /// EBUSY: it lives. ESTALE: the policy is not in force any more. Those of merging: then the subtree is this
+    /// client's, and the same may be tried again.
+    pub(crate) async fn merge_saved(
+        &self,
+        who: &Caller,
+        policy: u64,
+        force: bool,
+    ) -> Result<super::MergeReport> {
+        let _changing = self.subtrees.changing.lock().await;
+        if self.subtrees.held(policy)?.is_none() {
+            match force {
+                true => {
+                    let hold = self.core.cluster.hold_by_force(who, policy);
+                    self.serve_subtree(policy, hold).await?;
+                }
+                false => self.serve_subtree(policy, self.core.cluster.hold(policy)).await?,
+            }
+        }
+        let subtree = self.subtrees.held(policy)?.ok_or(Errno::ESTALE)?;
+        let report = subtree.merge(false, true).await?;
+        subtree.end(Error::new(Errno::ESTALE).with_text("the subtree was released"));
+        self.subtrees.remove(policy);
+        self.remove_saved(&subtree).await;
+        Ok(report)
+    }
+
+    /// Takes a hold, and serves the subtree.
+    async fn serve_subtree(
+        &self,
+        policy: u64,
+        hold: impl Future<Output = Result<HoldReply>>,
+    ) -> Result<()> {
         let had_journal = self.subtrees.journals.as_ref().is_some_and(|dir| dir.has(policy));
-        let reply = self.core.cluster.hold(policy).await?;
+        let reply = hold.await?;
         let (goes_on, begun) = match self.begin_journal(policy, &reply) {
             Ok(goes_on) => (goes_on, self.begin_subtree(policy, reply).await),
             Err(error) => (had_journal, Err(error)),
@@ -56,12 +96,16 @@ impl Fs {
         }
     }
 
-    /// Binds what is kept on this machine to the hold. True: something is already, and goes on.
+    /// Binds what is kept on this machine to the hold. True: something is already, or may be in the cluster,
+    /// and goes on.
     fn begin_journal(&self, policy: u64, reply: &HoldReply) -> Result<bool> {
         let first = reply.policy.hold.as_ref().map_or(0, |hold| hold.first);
         match &self.subtrees.journals {
             Some(dir) if PolicyId(policy).durability() == Durability::Local => {
                 dir.begin(policy, first)
+            }
+            _ if PolicyId(policy).durability() == Durability::Global => {
+                Ok(first < reply.policy.last_epoch)
             }
             _ => Ok(false),
         }
@@ -70,9 +114,10 @@ impl Fs {
     async fn begin_subtree(&self, policy: u64, reply: HoldReply) -> Result<Arc<Subtree>> {
         let epoch = reply.policy.last_epoch;
         let hold = reply.policy.hold.clone().unwrap_or_default();
+        let first = hold.first;
         let SubtreePolicy { policy: says, root, .. } = SubtreePolicy::of(reply.policy)?;
         let root = root.under(policy);
-        let kept = self.kept_in(policy, &says)?;
+        let kept = self.kept_in(policy, &says, first, epoch).await?;
         let upstream = self.core.clone();
         let holder =
             Caller { as_holder: Some((self.core.cluster.holds.holder(), epoch)), ..Caller::root() };
@@ -90,7 +135,8 @@ impl Fs {
         dirs.unloaded.insert(root.id);
         let subtree = Arc::new(Subtree {
             policy,
-            first: hold.first,
+            began: epoch,
+            first,
             allocates: AtomicU64::new(says.allocated_inodes),
             says,
             root,
@@ -109,10 +155,15 @@ impl Fs {
     }
 
     /// Where what was not merged yet is kept.
-    fn kept_in(&self, policy: u64, says: &Policy) -> Result<KeptIn> {
+    async fn kept_in(&self, policy: u64, says: &Policy, first: u64, epoch: u64) -> Result<KeptIn> {
         match says.durability() {
             Durability::None => Ok(KeptIn::Memory),
-            _ => match &self.subtrees.journals {
+            Durability::Global => {
+                let dir = SavedJournals::of(&self.core, policy).await?.begin(first, epoch).await?;
+                let streams = says.composition().has(Mechanism::Stream);
+                Ok(KeptIn::Cluster(Save { dir, streams, users_before: epoch }))
+            }
+            Durability::Local => match &self.subtrees.journals {
                 Some(dir) => Ok(KeptIn::Dir(dir.of_policy(policy))),
                 None => {
                     let text = "the policy keeps a journal on this machine, and the client was \
@@ -123,7 +174,7 @@ impl Fs {
         }
     }
 
-    /// Merges in the background, if the policy says so.
+    /// Merges in the background, or saves what nobody merges by itself, if the policy says so.
     fn keep_merging(&self, subtree: &Arc<Subtree>) -> Result<()> {
         let Some(every) = subtree.says.sync_interval else { return Ok(()) };
         let weak = Arc::downgrade(subtree);
@@ -133,9 +184,8 @@ impl Fs {
                 let Some(subtree) = weak.upgrade().filter(|subtree| subtree.is_served()) else {
                     return;
                 };
-                let net = &subtree.upstream.cluster.net;
-                if let Err(error) = net.block_on(subtree.merge(false, false)) {
-                    tracing::warn!("the subtree {} is not merged: {error}", subtree.described());
+                if let Err(error) = subtree.upstream.cluster.net.block_on(subtree.keep_up()) {
+                    tracing::warn!("the subtree {}: {error}", subtree.described());
                 }
             }
         });
@@ -192,11 +242,12 @@ impl Fs {
     /// Ends as a process that is killed: nothing is merged, and nothing is released.
     #[doc(hidden)]
     pub fn abandon(&self) {
+        // First: what is not saved in the cluster yet is not when their servers end.
+        self.core.cluster.holds.forget_all();
         for subtree in self.subtrees.all() {
             subtree.end(Errno::ESTALE.into());
             self.subtrees.remove(subtree.policy);
         }
-        self.core.cluster.holds.forget_all();
     }
 
     /// Ends all subtrees of this client: merges those that others are to see, and those of which nothing would
@@ -210,29 +261,105 @@ impl Fs {
         for subtree in self.subtrees.all() {
             let is_kept = subtree.says.consistency() == Consistency::Invisible
                 && subtree.says.durability() != Durability::None;
-            let ended = match is_kept {
-                true => subtree.settle().await,
-                false => subtree.merge(false, true).await.map(drop),
-            };
-            match ended {
-                Ok(()) => {
-                    subtree.end(Error::new(Errno::ESTALE).with_text("the subtree was released"));
-                    self.subtrees.remove(subtree.policy);
-                    if let Some(journals) = self.subtrees.journals.as_ref().filter(|_| !is_kept) {
-                        journals.remove(subtree.policy);
-                    }
-                }
-                Err(error) => {
-                    tracing::error!("the subtree {} is not merged: {error}", subtree.described());
-                    outcome = outcome.and(Err(error));
-                }
+            if let Err(error) = self.end_subtree(&subtree, is_kept).await {
+                tracing::error!("the subtree {} is not merged: {error}", subtree.described());
+                outcome = outcome.and(Err(error));
             }
         }
         outcome
     }
+
+    /// Ends one: merges it and ends its hold, or, if it is to be kept, leaves both to its journal.
+    async fn end_subtree(&self, subtree: &Subtree, is_kept: bool) -> Result<()> {
+        match is_kept {
+            true if subtree.servers.are_saved() => subtree.save_last().await?,
+            true => subtree.settle().await?,
+            false => drop(subtree.merge(false, true).await?),
+        }
+        subtree.end(Error::new(Errno::ESTALE).with_text("the subtree was released"));
+        self.subtrees.remove(subtree.policy);
+        if !is_kept && subtree.servers.are_saved() {
+            self.remove_saved(subtree).await;
+        }
+        if let Some(journals) = self.subtrees.journals.as_ref().filter(|_| !is_kept) {
+            journals.remove(subtree.policy);
+        }
+        Ok(())
+    }
+
+    /// If this client holds the subtree of a directory that is about to be removed, it merges what it did and
+    /// ends its hold: nobody removes a directory whose subtree is held. True: it did.
+    ///
+    /// # Errors
+    /// ENOTEMPTY: there is something in the subtree. Those of merging.
+    pub(crate) async fn let_go(&self, who: &Caller, at: &At) -> Result<bool> {
+        let Entry { attr, loc, .. } = self.lookup(who, at).await?;
+        let _changing = self.subtrees.changing.lock().await;
+        let holds = &self.core.cluster.holds;
+        match self.subtrees.held(loc.policy)? {
+            Some(subtree) if subtree.is_root(attr.id) => {
+                let mut names = subtree.clone().readdir(&Caller::root(), &subtree.root, 0);
+                if names.next().await?.is_some() {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+                self.end_subtree(&subtree, false).await.map(|()| true)
+            }
+            None if holds.epoch(loc.policy).is_some() => {
+                self.core.cluster.release(loc.policy).await.map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+impl Fs {
+    /// A subtree was merged and released: nothing that is saved in the cluster is needed.
+    pub(super) async fn remove_saved(&self, subtree: &Subtree) {
+        let removed = match SavedJournals::of(&self.core, subtree.policy).await {
+            Ok(saved) => saved.remove(subtree.began).await,
+            Err(error) => Err(error),
+        };
+        // Whoever holds the subtree next removes it.
+        if let Err(error) = removed {
+            tracing::warn!(
+                "the journal of the subtree {} is there yet: {error}",
+                subtree.described()
+            );
+        }
+    }
 }
 
 impl Subtree {
+    /// What is due at each interval of the policy.
+    async fn keep_up(&self) -> Result<()> {
+        match self.says.consistency() {
+            Consistency::Invisible => self.save().await,
+            _ => self.merge(false, false).await.map(drop),
+        }
+    }
+
+    /// Everything that was done is where the policy keeps it.
+    ///
+    /// # Errors
+    /// As [`Subtree::sync`].
+    pub(super) async fn save(&self) -> Result<()> {
+        self.settle().await?;
+        self.sync().await
+    }
+
+    /// The same, before it ends: what comes from now on waits.
+    ///
+    /// # Errors
+    /// As [`Subtree::sync`]; then it goes on.
+    async fn save_last(&self) -> Result<()> {
+        self.settle().await?;
+        let saved = self.servers.save_last().await.map_err(|error| self.lost(error));
+        if saved.is_err() {
+            self.servers.resume();
+        }
+        saved
+    }
+
     /// Whether it is served.
     pub(super) fn is_served(&self) -> bool {
         self.why_ended().is_none()

@@ -2,6 +2,7 @@
 //! "Local Persist").
 //!
 //! ```text
+//! cluster            the cluster's uuid, in hexadecimal
 //! holder             the number by which whoever uses this directory holds subtrees, in hexadecimal
 //! POLICY/            private servers of a subtree, by the number of its policy, in hexadecimal
 //! POLICY/hold        the epoch in which its hold began, in hexadecimal
@@ -16,10 +17,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saker_runtime::fs::{Dir, RealDir, read_all};
+use saker_runtime::fs::{Dir, RealDir, read_all, replace};
 use saker_runtime::rand;
+use saker_types::id::hex;
 use saker_types::{Errno, Error, Result};
 
+const CLUSTER: &str = "cluster";
 const HOLDER: &str = "holder";
 const HOLDER_NEW: &str = "holder.new";
 const HOLD: &str = "hold";
@@ -49,6 +52,28 @@ impl JournalDir {
         dir.lock().map_err(refused)?;
         let holder = holder_of(&dir).map_err(refused)?;
         Ok(JournalDir { path: path.to_owned(), holder, locked: dir })
+    }
+
+    /// It is for subtrees of this cluster.
+    ///
+    /// # Errors
+    /// EINVAL: it is for those of another one. EIO.
+    pub(crate) fn bind(&self, uuid: &[u8]) -> Result<()> {
+        let refused = |errno: Errno, why: String| {
+            let path = self.path.display();
+            Error::new(errno).with_text(format!("journal directory {path}: {why}"))
+        };
+        let uuid = hex(uuid);
+        let known = self.locked.list().and_then(|names| match names.iter().any(|n| n == CLUSTER) {
+            true => read_all(&*self.locked.open(CLUSTER)?).map(Some),
+            false => replace(&self.locked, CLUSTER, format!("{uuid}\n").as_bytes()).map(|()| None),
+        });
+        match known.map_err(|e| refused(Errno::EIO, e.to_string()))? {
+            Some(known) if known.trim_ascii() != uuid.as_bytes() => {
+                Err(refused(Errno::EINVAL, "it has journals of another cluster".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where the subtree of a policy is kept.
@@ -127,6 +152,59 @@ impl JournalDir {
     }
 }
 
+/// What a directory for journals has of a subtree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalOf {
+    /// The number of its policy.
+    pub policy: u64,
+    /// The epoch in which the hold began that it is of.
+    pub first: u64,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// The subtrees of which a client's directory for journals has something, by policy. Changes nothing.
+///
+/// # Errors
+/// EINVAL: it is no such directory, or is damaged. EIO.
+#[allow(clippy::disallowed_methods, reason = "a directory of this machine")]
+pub fn journals_in(path: &Path) -> Result<Vec<JournalOf>> {
+    let refused = |errno: Errno, at: &Path, why: &str| {
+        Error::new(errno).with_text(format!("{}: {why}", at.display()))
+    };
+    let unread = |e: io::Error| refused(Errno::EIO, path, &e.to_string());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(unread)? {
+        names.extend(entry.map_err(unread)?.file_name().into_string().ok());
+    }
+    names.sort_unstable();
+    if !names.iter().any(|name| name == HOLDER) {
+        let is_server = |name: &String| name.starts_with("shard-") || name.starts_with("wal-");
+        let why = match names.iter().any(is_server) {
+            true => "it is a journal of a server, which applies it by itself when it starts",
+            false => "it is no journal_dir of a client: it has no file holder",
+        };
+        return Err(refused(Errno::EINVAL, path, why));
+    }
+    let mut found = Vec::new();
+    for name in names {
+        let Ok(policy) = u64::from_str_radix(&name, 16) else { continue };
+        if name.len() != 16 {
+            continue;
+        }
+        let path = path.join(&name);
+        let first = RealDir::open(&path).and_then(|dir| read_number(&dir, HOLD));
+        match first.map_err(|e| refused(Errno::EIO, &path, &e.to_string()))? {
+            0 => {
+                let why = "it does not say of which hold it is";
+                return Err(refused(Errno::EINVAL, &path, why));
+            }
+            first => found.push(JournalOf { policy, first, path }),
+        }
+    }
+    Ok(found)
+}
+
 /// Reads the number, or draws it.
 fn holder_of(dir: &RealDir) -> io::Result<u64> {
     match read_number(dir, HOLDER)? {
@@ -185,6 +263,30 @@ mod tests {
         drop(again);
         std::fs::write(path.join(HOLDER), "nonsense").unwrap();
         assert_eq!(JournalDir::open(&path).err().unwrap().errno(), Errno::EINVAL);
+    }
+
+    #[test]
+    fn journals_are_found_and_others_refused() {
+        let tmp = tempfile::tempdir().unwrap();
+        let why = |path: &Path| journals_in(path).err().unwrap().text;
+        assert!(why(tmp.path()).contains("no journal_dir"));
+        std::fs::create_dir(tmp.path().join("shard-0")).unwrap();
+        assert!(why(tmp.path()).contains("of a server"));
+        assert!(why(&tmp.path().join("nothing")).contains("nothing"));
+        let path = tmp.path().join("journals");
+        let dir = JournalDir::open(&path).unwrap();
+        assert_eq!(journals_in(&path).unwrap(), []);
+        dir.begin(7, 3).unwrap();
+        dir.begin(9, 4).unwrap();
+        dir.begin(9, 5).unwrap();
+        let found = journals_in(&path).unwrap();
+        let of = |policy, first| JournalOf { policy, first, path: dir.of_policy(policy) };
+        assert_eq!(found, [of(7, 3), of(9, 5)]);
+        std::fs::remove_file(dir.of_policy(7).join(HOLD)).unwrap();
+        assert!(why(&path).contains("of which hold"));
+        dir.bind(&[1; 16]).unwrap();
+        dir.bind(&[1; 16]).unwrap();
+        assert_eq!(dir.bind(&[2; 16]).err().unwrap().errno(), Errno::EINVAL);
     }
 
     #[test]

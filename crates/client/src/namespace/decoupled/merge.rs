@@ -18,6 +18,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 use saker_meta::private::{MergedRow, RowPlace, Unfinished};
 use saker_runtime::time;
+use saker_types::policy::Mechanism;
 use saker_types::wire::{
     Empty, EntryKey, MergeConflict, MergeReply, MergeReq, Op, ShardRows, StageReq,
 };
@@ -25,6 +26,7 @@ use saker_types::{Errno, Error, InodeId, Locator, Result};
 
 use self::plan::{Plan, parts};
 use super::Subtree;
+use super::saved::StoredMerge;
 use crate::net::request::To;
 
 /// Times that a merge is begun anew because others change the same names meanwhile. Of many conflicts only
@@ -108,14 +110,24 @@ impl Subtree {
         let mut report = MergeReport::default();
         let names = plan.staged.iter().filter(|staged| staged.entry.is_some()).count();
         report.names = (names + plan.later.len()) as u64;
-        let was_released = match dry_run {
-            true => {
-                report.conflicts = self.dry_run(&plan, &mut state).await?;
-                return Ok(report);
-            }
-            false => self.merge_staged(&mut plan, &mut state, release, &mut report).await?,
+        let staged = match dry_run {
+            true => self.dry_run(&plan, &mut state).await.map(|conflicts| {
+                report.conflicts = conflicts;
+                false
+            }),
+            false => self.merge_staged(&mut plan, &mut state, release, &mut report).await,
         };
+        if self.says.composition().has(Mechanism::NonvolatileApply) {
+            StoredMerge::remove(&self.upstream, self.policy, self.began).await;
+        }
+        let was_released = staged?;
+        if dry_run {
+            return Ok(report);
+        }
         report.kept_back += self.do_later(plan.later).await?;
+        if !release {
+            self.save_merged().await?;
+        }
         if release && report.kept_back > 0 {
             let text = format!(
                 "{} changes of files that had several names before cannot be merged",
@@ -127,6 +139,14 @@ impl Subtree {
             self.upstream.cluster.release(self.policy).await?;
         }
         Ok(report)
+    }
+
+    /// What is saved in the cluster says what is merged.
+    async fn save_merged(&self) -> Result<()> {
+        match self.servers.are_saved() {
+            true => self.sync().await,
+            false => Ok(()),
+        }
     }
 
     /// What others have changed of what is staged.
@@ -269,6 +289,11 @@ impl Subtree {
             .collect();
         let base = StageReq { policy, epoch, attempt, ..StageReq::default() };
         let holder = self.holder();
+        let stored = match self.says.composition().has(Mechanism::NonvolatileApply) {
+            true => Some(StoredMerge::begin(&self.upstream, policy, self.began, attempt).await?),
+            false => None,
+        };
+        let stored = stored.as_ref();
         let dir_parts = parts(dirs.iter().map(|dir| dir.encoded_len() + MEMBER_BYTES));
         try_join_all(by_shard.iter().map(|(shard, rows)| {
             let (base, holder, dirs) = (&base, &holder, &dirs);
@@ -282,11 +307,27 @@ impl Subtree {
             let with_dirs = dir_parts.clone().into_iter();
             let with_dirs =
                 with_dirs.map(move |part| StageReq { dirs: dirs[part].to_vec(), ..base.clone() });
-            let sent = with_dirs.chain(with_rows).map(move |mut request| async move {
+            let requests = with_dirs.chain(with_rows);
+            async move {
                 let to = To::Shard(*shard);
-                cluster.ask::<_, Empty>(holder, Op::Stage, to, &mut request).await.map(drop)
-            });
-            stream::iter(sent).buffer_unordered(STAGES_AT_ONCE).try_collect::<()>()
+                let send = |mut request: StageReq| async move {
+                    cluster.ask::<_, Empty>(holder, Op::Stage, to, &mut request).await.map(drop)
+                };
+                match stored {
+                    Some(stored) => {
+                        let places = stored.put(*shard, requests).await?;
+                        let requests = places
+                            .into_iter()
+                            .map(|stored| StageReq { stored: Some(stored), ..base.clone() });
+                        let sent = stream::iter(requests.map(send));
+                        sent.buffer_unordered(STAGES_AT_ONCE).try_collect::<()>().await
+                    }
+                    None => {
+                        let sent = stream::iter(requests.map(send));
+                        sent.buffer_unordered(STAGES_AT_ONCE).try_collect::<()>().await
+                    }
+                }
+            }
         }))
         .await
         .map_err(|error| self.lost(error))?;
@@ -338,7 +379,11 @@ impl Subtree {
                 // If it is made only now, the subtree is held on.
                 match self.ask(&MergeReq { release: false, ..request }).await {
                     Ok(reply) if reply.conflicts.is_empty() => {
-                        self.upstream.cluster.holds.merged(self.policy, reply.epoch);
+                        let holds = &self.upstream.cluster.holds;
+                        // Who has taken the hold over is in a later one.
+                        if holds.epoch(self.policy).is_some_and(|now| now < reply.epoch) {
+                            holds.merged(self.policy, reply.epoch);
+                        }
                         true
                     }
                     Ok(_) => false,

@@ -6,10 +6,12 @@
 //! loaded (`load`) when something in it is needed. A merge (`merge`) makes what has changed since part of
 //! the namespace.
 
+mod apply;
 mod hold;
 mod journals;
 mod load;
 mod merge;
+pub(crate) mod saved;
 mod servers;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -27,8 +29,10 @@ use crate::namespace::listing::DirStream;
 use crate::namespace::strict::Strict;
 use crate::namespace::strict::readdir::Shares;
 
+pub use journals::{JournalOf, journals_in};
 pub use merge::MergeReport;
-pub use servers::{KeptIn, PrivateServers};
+pub use saved::GlobalDir;
+pub use servers::{KeptIn, PrivateServers, Save};
 
 pub(crate) use journals::JournalDir;
 
@@ -48,6 +52,8 @@ pub(crate) struct Subtrees {
 /// One of them.
 pub(crate) struct Subtree {
     policy: u64,
+    /// The epoch in which this client began to serve it.
+    began: u64,
     /// The epoch in which the hold began.
     first: u64,
     /// What the policy says.
@@ -170,6 +176,11 @@ impl Subtree {
         self.servers.core()
     }
 
+    /// The number of its policy.
+    pub(crate) fn policy(&self) -> u64 {
+        self.policy
+    }
+
     /// Is this its root directory?
     pub(crate) fn is_root(&self, id: InodeId) -> bool {
         self.root.id == id
@@ -184,12 +195,13 @@ impl Subtree {
         })
     }
 
-    /// What this client has answered is on its disk when it returns, if the policy keeps it there.
+    /// What this client has answered is where the policy keeps it when this returns: on its disk, or in the
+    /// cluster.
     ///
     /// # Errors
-    /// EIO, ETIMEDOUT when the disk fails.
+    /// EIO, ETIMEDOUT when that fails; ESTALE when the hold of the subtree has ended.
     pub(crate) async fn sync(&self) -> Result<()> {
-        self.core().cluster.sync_journals().await
+        self.servers.sync().await.map_err(|error| self.lost(error))
     }
 
     /// It is not served any more: whoever waits for it hears why.
@@ -211,7 +223,11 @@ impl Subtree {
             let Some(subtree) = weak.upgrade() else { return };
             let text = format!("the subtree is not served any more: {why}");
             tracing::error!("{} ({})", text, subtree.described());
-            subtree.end(Error::new(Errno::EIO).with_text(text));
+            // What is saved in the cluster only who holds the subtree can write.
+            let holds = &subtree.upstream.cluster.holds;
+            let is_lost = subtree.servers.are_saved() && holds.epoch(subtree.policy).is_none();
+            let errno = if is_lost { Errno::ESTALE } else { Errno::EIO };
+            subtree.end(Error::new(errno).with_text(text));
             subtree.upstream.cluster.holds.forget(subtree.policy);
         });
     }

@@ -32,15 +32,18 @@ use saker_meta::private::{MergedRow, RowChange, RowPlace, Unfinished};
 use saker_meta::recover::{self, ShardOptions};
 use saker_meta::service::ShardWorker;
 use saker_meta::{Shard, ShardLimits};
-use saker_rpc::local::{LocalNode, LocalServers};
-use saker_rpc::{NodeNumber, RoleKind};
+use saker_rpc::client::LocalAnswer;
+use saker_rpc::local::{Flushes, Later, LocalNode, LocalServers};
+use saker_rpc::{NodeNumber, Reactor, RoleKind};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::Registry;
-use saker_runtime::time;
+use saker_runtime::{thread, time};
+use saker_types::id::COUNTER_BITS;
 use saker_types::placement::{ShardInfo, initial_slots};
-use saker_types::wire::{EntryKey, IdRange, MergeReq};
+use saker_types::wire::{EntryKey, IdRange, MergeReq, Op};
 use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, Locator, NodeId, Result};
 
+use super::saved::GlobalDir;
 use crate::core::Core;
 use crate::net::Net;
 use crate::{Fs, data};
@@ -57,6 +60,16 @@ const ROWS_AT_ONCE: usize = 16_384;
 /// Pause while a transaction is between its two halves.
 const BETWEEN_HALVES: Duration = Duration::from_millis(1);
 
+/// What is saved as it goes is sent after this time: it has the rest of
+/// [`FLUSH_DELAY_MAX`](saker_types::policy::explain::FLUSH_DELAY_MAX) to arrive.
+const STREAM_AFTER: Duration = Duration::from_millis(20);
+/// Bytes of records that are kept in memory until somebody asks for them to be saved.
+const UNSAVED_BYTES_MAX: u64 = 16 << 20;
+/// Numbers of transactions have so many bits for who has used a directory, above so many for a count.
+const NUMBERS_BITS: (u32, u32) = (16, 24);
+
+const _: () = assert!(NUMBERS_BITS.0 + NUMBERS_BITS.1 == COUNTER_BITS);
+
 /// Where the rows are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptIn {
@@ -64,6 +77,19 @@ pub enum KeptIn {
     Memory,
     /// In a directory of this machine, which is made if it is missing: what is answered is durable there.
     Dir(PathBuf),
+    /// In one of the cluster: what is answered is in the memory of this process until it is saved there.
+    Cluster(Save),
+}
+
+/// What is kept in the cluster, and when it is saved there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Save {
+    /// The directory.
+    pub dir: GlobalDir,
+    /// As it goes, and not only when somebody asks for it (Cudele section 3.1, "Stream").
+    pub streams: bool,
+    /// Counts those who have used the directory, or one that it was copied from.
+    pub users_before: u64,
 }
 
 /// The thread's own.
@@ -81,6 +107,14 @@ pub struct PrivateServers {
     ids_left: Arc<AtomicU64>,
     /// What they have may outlive this process.
     is_kept: bool,
+    /// What is kept in the cluster.
+    save: Option<Save>,
+}
+
+impl Drop for PrivateServers {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl PrivateServers {
@@ -109,22 +143,72 @@ impl PrivateServers {
     ) -> Result<PrivateServers> {
         let cluster = &of.cluster;
         let reactor = cluster.net.reactor().ok_or(Errno::EOPNOTSUPP)?;
-        let (sources, is_kept) = (Sources::open(&kept)?, kept != KeptIn::Memory);
-        let map = private_map(&cluster.routes().map, sources.uuid);
-        let (cluster_id, root_id) = (sources.uuid, root.id);
-        let begin = move || begin(sources, map, root_id);
-        let servers = LocalServers::start("saker-private", reactor, cluster_id, begin)
-            .map_err(|e| failed(&e.to_string()))?;
-        let ids_left = there(servers.run(|state| state.shard.borrow().ids_left()).await)?;
+        let is_kept = kept != KeptIn::Memory;
+        let map = cluster.routes().map.clone();
+        let save = match &kept {
+            KeptIn::Cluster(save) => Some(save.clone()),
+            KeptIn::Memory | KeptIn::Dir(_) => None,
+        };
+        let servers = match save {
+            // It waits for the cluster, as this thread must not where it is one that drives the network.
+            Some(_) => off_thread(reactor.clone(), kept, map, root.id).await?,
+            None => launch(reactor, &kept, &map, root.id)?,
+        };
+        let ids_left = there(servers.run_early(|state| state.shard.borrow().ids_left()).await)?;
         let transport = Arc::new(servers.transport(reactor.clone()));
         let net = Net::beside(reactor.clone(), transport);
-        let core = Core::connect_below(net, COORDINATOR, of.options.clone(), root_id).await?;
+        let core = Core::connect_below(net, COORDINATOR, of.options.clone(), root.id).await?;
         data::lease::start(&core)
             .and_then(|()| data::write::back::start(&core))
             .map_err(|e| failed(&e.to_string()))?;
-        let started = PrivateServers { fs: Fs::of(core), servers, ids_left, is_kept };
+        let started = PrivateServers { fs: Fs::of(core), servers, ids_left, is_kept, save };
+        if started.save.is_some() {
+            let forget = |state: &mut PrivateShard| state.shard.borrow_mut().forget_ids();
+            there(started.servers.run_early(forget).await)?;
+        }
         started.adopt_root(root, row).await?;
         Ok(started)
+    }
+
+    /// What was done and answered is durable when it returns, where these servers keep it.
+    ///
+    /// # Errors
+    /// ESTALE: the hold of the subtree has ended. ETIMEDOUT: the disk, or the stores, do not take it. EIO.
+    pub async fn sync(&self) -> Result<()> {
+        if self.save.is_some() {
+            // The decisions of the private coordinator are in memory only: the shard must have heard of all.
+            self.at_rest().await?;
+        }
+        self.core().cluster.sync_journals().await
+    }
+
+    /// The same, after which requests wait.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn save_last(&self) -> Result<()> {
+        self.pause().await?;
+        self.at_rest().await?;
+        there(self.servers.run(|_| ()).await)
+    }
+
+    /// Is what was answered in the memory of this process until it is saved in the cluster?
+    pub(crate) fn are_saved(&self) -> bool {
+        self.save.is_some()
+    }
+
+    /// Waits until no transaction is between its two halves.
+    async fn at_rest(&self) -> Result<()> {
+        let deadline = self.core().cluster.deadline();
+        let look = |state: &mut PrivateShard| state.shard.borrow().is_at_rest();
+        while !there(self.servers.run_early(look).await)? {
+            if time::now() >= deadline {
+                return Err(Errno::ETIMEDOUT.into());
+            }
+            let until = time::now() + BETWEEN_HALVES;
+            self.core().cluster.net.sleep_until(until).await;
+        }
+        Ok(())
     }
 
     /// A client of theirs, which knows nothing of policies: everything below the root is served by its
@@ -158,6 +242,7 @@ impl PrivateServers {
 
     /// Nothing is served any more: whoever asks is told so.
     pub(crate) fn end(&self) {
+        self.save.iter().for_each(|save| save.dir.end());
         self.servers.end();
     }
 
@@ -173,7 +258,7 @@ impl PrivateServers {
     /// # Errors
     /// EEXIST, EINVAL ([`Shard::adopt`]), and then nothing was added; EIO.
     pub async fn insert(&self, rows: Vec<(RowPlace, Inode)>) -> Result<()> {
-        there(self.servers.run(|state| state.shard.borrow_mut().adopt(rows)).await)?
+        there(self.servers.run_early(|state| state.shard.borrow_mut().adopt(rows)).await)?
     }
 
     /// Where the rows differ from what the cluster has, all at one instant; `are_merged` if the cluster is about
@@ -203,7 +288,7 @@ impl PrivateServers {
     /// # Errors
     /// EIO.
     pub async fn cluster_dirs(&self) -> Result<Vec<(EntryKey, InodeId)>> {
-        there(self.servers.run(|state| state.shard.borrow().cluster_dirs()).await)?
+        there(self.servers.run_early(|state| state.shard.borrow().cluster_dirs()).await)?
     }
 
     /// The cluster has these now. What has changed here since they were asked for still differs.
@@ -248,7 +333,8 @@ impl PrivateServers {
         if !self.is_kept {
             return self.mark_merged(rows).await;
         }
-        there(self.servers.run(|state| state.shard.borrow_mut().merge_is_made()).await)?;
+        // Where it is saved in the cluster it is so by whoever has asked for the merge, if there is a need.
+        there(self.servers.run_early(|state| state.shard.borrow_mut().merge_is_made()).await)?;
         self.end_merge(Shard::take_merged).await
     }
 
@@ -257,7 +343,7 @@ impl PrivateServers {
     /// # Errors
     /// EIO.
     pub(crate) async fn unfinished_merge(&self) -> Result<Option<Unfinished>> {
-        there(self.servers.run(|state| state.shard.borrow_mut().unfinished_merge()).await)?
+        there(self.servers.run_early(|state| state.shard.borrow_mut().unfinished_merge()).await)?
     }
 
     /// That one was made, or was not.
@@ -278,13 +364,15 @@ impl PrivateServers {
             let some = move |state: &mut PrivateShard| {
                 say(&mut state.shard.borrow_mut(), &rows[first..end]);
             };
-            there(self.servers.run(some).await)?;
+            there(self.servers.run_early(some).await)?;
         }
         Ok(())
     }
 
     async fn end_merge(&self, some: fn(&mut Shard) -> Result<bool>) -> Result<()> {
-        while there(self.servers.run(move |state| some(&mut state.shard.borrow_mut())).await)?? {}
+        while there(
+            self.servers.run_early(move |state| some(&mut state.shard.borrow_mut())).await,
+        )?? {}
         Ok(())
     }
 
@@ -294,7 +382,7 @@ impl PrivateServers {
     /// # Errors
     /// EIO.
     pub async fn give_ids(&self, ids: IdRange) -> Result<()> {
-        there(self.servers.run(move |state| state.shard.borrow_mut().give_ids(ids)).await)
+        there(self.servers.run_early(move |state| state.shard.borrow_mut().give_ids(ids)).await)
     }
 
     /// One of them, for something that is not made here.
@@ -302,7 +390,7 @@ impl PrivateServers {
     /// # Errors
     /// EAGAIN when there is none, EIO.
     pub(crate) async fn new_inode(&self) -> Result<InodeId> {
-        there(self.servers.run(|state| state.shard.borrow_mut().take_id()).await)?
+        there(self.servers.run_early(|state| state.shard.borrow_mut().take_id()).await)?
     }
 
     /// A row, as the cluster would get it.
@@ -310,7 +398,7 @@ impl PrivateServers {
     /// # Errors
     /// EIO.
     pub(crate) async fn row(&self, place: RowPlace) -> Result<Option<Inode>> {
-        there(self.servers.run(move |state| state.shard.borrow_mut().row(&place)).await)?
+        there(self.servers.run_early(move |state| state.shard.borrow_mut().row(&place)).await)?
     }
 
     /// Gives a file that nobody has open another number ([`Shard::renumber`]).
@@ -320,7 +408,7 @@ impl PrivateServers {
     pub(crate) async fn renumber(&self, at: EntryKey, from: InodeId, to: InodeId) -> Result<bool> {
         let renumber =
             move |state: &mut PrivateShard| state.shard.borrow_mut().renumber(&at, from, to);
-        there(self.servers.run(renumber).await)?
+        there(self.servers.run_early(renumber).await)?
     }
 
     /// How many of them are left.
@@ -339,7 +427,7 @@ impl PrivateServers {
             shard.adopt(vec![(place, row)])?;
             Ok(true)
         };
-        match there(self.servers.run(adopt).await)?? {
+        match there(self.servers.run_early(adopt).await)?? {
             true => Ok(()),
             false => {
                 let text = "the directory belongs to another subtree";
@@ -364,6 +452,8 @@ struct Sources {
     shard: EngineSource,
     uuid: [u8; 16],
     dir: Option<RealDir>,
+    /// The first number of a transaction of the coordinator.
+    numbers_from: u64,
 }
 
 impl Sources {
@@ -372,8 +462,10 @@ impl Sources {
             KeptIn::Memory => {
                 let memory = || EngineSource::Memory(MemoryStorage::new().volatile());
                 let (coordinator, shard) = (memory(), memory());
-                return Ok(Sources { coordinator, shard, uuid: new_uuid(), dir: None });
+                let uuid = new_uuid();
+                return Ok(Sources { coordinator, shard, uuid, dir: None, numbers_from: 0 });
             }
+            KeptIn::Cluster(save) => return Sources::in_cluster(save),
             KeptIn::Dir(path) => path,
         };
         let refused = |e: io::Error| {
@@ -396,7 +488,21 @@ impl Sources {
         let sizes = Sizes::of_facts(saker_coordinator::state::SEGMENT_BYTES);
         let coordinator = EngineSource::Embedded(EmbeddedOptions { journal, table: None, sizes });
         let known = coordinator.cluster().map_err(|e| failed(&e.to_string()))?;
-        Ok(Sources { coordinator, shard, uuid: known.unwrap_or_else(new_uuid), dir: Some(dir) })
+        let uuid = known.unwrap_or_else(new_uuid);
+        Ok(Sources { coordinator, shard, uuid, dir: Some(dir), numbers_from: 0 })
+    }
+
+    /// The shard alone is kept: a transaction whose end it has not heard of has not been.
+    fn in_cluster(save: &Save) -> Result<Sources> {
+        let broken = |e: String| failed(&format!("{}: {e}", save.dir.label()));
+        let dir = save.dir.sub_dir("shard").map_err(|e| broken(e.to_string()))?;
+        let engine = EmbeddedOptions::in_dir(&*dir, shard_limits().sizes(), ROW_CACHE_BYTES);
+        let shard = EngineSource::Embedded(engine.map_err(|e| broken(e.to_string()))?);
+        let known = shard.cluster().map_err(|e| broken(e.to_string()))?;
+        let coordinator = EngineSource::Memory(MemoryStorage::new().volatile());
+        let numbers_from = (save.users_before % (1 << NUMBERS_BITS.0)) << NUMBERS_BITS.1;
+        let uuid = known.unwrap_or_else(new_uuid);
+        Ok(Sources { coordinator, shard, uuid, dir: None, numbers_from })
     }
 }
 
@@ -420,6 +526,43 @@ fn private_map(of: &ClusterMap, uuid: [u8; 16]) -> ClusterMap {
     }
 }
 
+/// Starts their thread. Waits for the disk.
+fn launch(
+    reactor: &Arc<Reactor>,
+    kept: &KeptIn,
+    map: &ClusterMap,
+    root: InodeId,
+) -> Result<LocalServers<PrivateShard>> {
+    let sources = Sources::open(kept)?;
+    let (map, uuid) = (private_map(map, sources.uuid), sources.uuid);
+    let begin = move || begin(sources, map, root);
+    let servers =
+        LocalServers::start_flushing("saker-private", reactor, uuid, flushes(kept), begin);
+    servers.map_err(|e| failed(&e.to_string()))
+}
+
+/// The same on a thread of its own.
+async fn off_thread(
+    reactor: Arc<Reactor>,
+    kept: KeptIn,
+    map: Arc<ClusterMap>,
+    root: InodeId,
+) -> Result<LocalServers<PrivateShard>> {
+    let (promise, launched) = LocalAnswer::new();
+    thread::spawn("saker-launch", move || promise.complete(launch(&reactor, &kept, &map, root)))
+        .map_err(|e| failed(&e.to_string()))?;
+    launched.await.unwrap_or_else(|| Err(failed("the thread that starts them has ended")))
+}
+
+fn flushes(kept: &KeptIn) -> Flushes {
+    let KeptIn::Cluster(Save { streams, .. }) = kept else { return Flushes::Roles };
+    Flushes::Later(Later {
+        after: streams.then_some(STREAM_AFTER),
+        bytes_max: UNSAVED_BYTES_MAX,
+        durable_ops: &[Op::SyncJournal as u16, Op::Fsync as u16],
+    })
+}
+
 /// On the servers' thread.
 fn begin(
     sources: Sources,
@@ -430,6 +573,7 @@ fn begin(
     let registry = Registry::new();
     let metrics = saker_coordinator::metrics::Metrics::new(&registry);
     let state = open_private(sources.coordinator, map, root, metrics).map_err(io::Error::other)?;
+    state.state().skip_numbers(sources.numbers_from);
     let map = state.state().map.clone();
     let metrics = saker_meta::metrics::Metrics::new(&registry);
     let options = ShardOptions { source: sources.shard, no: 0, limits: shard_limits(), metrics };

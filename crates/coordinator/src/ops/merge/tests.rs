@@ -28,7 +28,8 @@ fn held(t: &mut CoordinatorTester) -> u64 {
     let request = SetPolicyReq { ctx: t.ctx(), at: at("d"), pairs };
     let set: SetPolicyReply = t.ask(Op::SetPolicy, &request, |_, a| willing(a)).unwrap();
     let ctx = t.ctx();
-    let request = HoldReq { ctx, policy: set.policy, holder: HOLDER, who: "a client".into() };
+    let request =
+        HoldReq { ctx, policy: set.policy, holder: HOLDER, who: "a client".into(), force: false };
     t.ask::<HoldReply>(Op::Hold, &request, |_, a| willing(a)).unwrap();
     t.asked.clear();
     set.policy
