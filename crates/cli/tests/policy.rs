@@ -336,8 +336,6 @@ fn attributes_through_a_mount() {
         assert_eq!(setxattr(&dir, name, value.as_bytes(), none), Err(Errno::INVAL), "{name}");
     }
     assert_eq!(get(&dir, "user.saker.policy.x"), Err(Errno::NODATA));
-    let weak = setxattr(&dir, WHOLE, b"consistency: weak\ndurability: global", none);
-    assert_eq!(weak, Err(Errno::OPNOTSUPP));
     assert_eq!(setxattr(&file, WHOLE, b"durability: none", none), Err(Errno::NOTDIR));
     assert_eq!(get(&file, WHOLE), Err(Errno::NODATA));
     assert_eq!(removexattr(&dir, &*key), Err(Errno::OPNOTSUPP));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use client_support::{Cluster, path};
-use saker_client::{Caller, ClientOptions, Fs, GlobalDir, OpenFlags, journals_in};
+use saker_client::{Caller, ClientOptions, Fs, GlobalDir, OpenFlags, SetAttr, journals_in};
 use saker_runtime::fs::conformance;
 use saker_sim::wait::until;
 use saker_types::policy::Policy;
@@ -150,6 +150,8 @@ fn another_client_goes_on_when_the_lease_has_ended() {
     let block = [("interfere_policy", "block")];
     let global = [("consistency", "invisible"), ("durability", "global")];
     let (t, _) = start(&[global[0], global[1], block[0]]);
+    let for_all = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    t.run(t.fs.setattr(&t.root, &path("/sub"), &for_all)).unwrap();
     let first = t.connect();
     write(&first, "/sub/f", b"f").unwrap();
     first.block_on(first.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
@@ -163,16 +165,20 @@ fn another_client_goes_on_when_the_lease_has_ended() {
     drop(first);
     let second = t.connect();
     assert_eq!(errno(write(&second, "/sub/h", b"h")), Errno::EBUSY);
-    // Real time: the lease of a hold ends.
-    until("the lease ends", || write(&second, "/sub/h", b"h").is_ok());
-    assert_eq!(names(&second, "/sub"), ["/f", "/g", "/h"]);
+    // Real time: the lease of a hold ends. Whoever comes takes it over.
+    let user = Caller { uid: 1000, gid: 1000, ..Caller::root() };
+    until("the lease ends", || {
+        second.block_on(second.mkdir(&user, &path("/sub/d"), 0o700)).is_ok()
+    });
+    write(&second, "/sub/h", b"h").unwrap();
+    assert_eq!(names(&second, "/sub"), ["/d", "/f", "/g", "/h"]);
     assert!(id(&second, "/sub/h") > lost);
     assert_eq!(errno(read(&t.fs, "/sub/g")), Errno::EBUSY);
     second.close().unwrap();
     // Its end has saved it; the hold is there yet.
     let third = t.connect();
     third.block_on(third.reclaim(&t.root, &path("/sub"), true)).unwrap();
-    assert_eq!(names(&t.fs, "/sub"), ["/f", "/g", "/h"]);
+    assert_eq!(names(&t.fs, "/sub"), ["/d", "/f", "/g", "/h"]);
     assert_eq!(read(&t.fs, "/sub/h").unwrap(), b"h");
     third.close().unwrap();
 }
@@ -291,6 +297,48 @@ fn journals_are_in_no_subtree_that_somebody_has_for_itself() {
     set("/", "none").unwrap();
     assert_eq!(errno(write(&t.fs, "/sub/f", b"f")), Errno::EOPNOTSUPP);
     t.run(t.fs.clear_policy(&t.root, &path("/"))).unwrap();
+    write(&t.fs, "/sub/f", b"f").unwrap();
+}
+
+#[test]
+fn what_is_saved_stays_when_its_client_cannot_go_on() {
+    let (t, _) = start(&[("consistency", "weak"), ("durability", "global")]);
+    let tmp = tempfile::tempdir().unwrap();
+    let connect = || {
+        let journal_dir = Some(tmp.path().join("journals"));
+        t.connect_with(ClientOptions { journal_dir, ..ClientOptions::default() })
+    };
+    let first = connect();
+    write(&first, "/sub/f", b"saved").unwrap();
+    sync(&first, "/sub").unwrap();
+    first.abandon();
+    drop(first);
+    // The same client, who has the hold, and cannot get at what it has saved.
+    let owner = |uid| {
+        let change = SetAttr { uid: Some(uid), ..SetAttr::default() };
+        t.run(t.fs.setattr(&t.root, &path("/.saker"), &change)).unwrap();
+    };
+    owner(1000);
+    let again = connect();
+    assert_eq!(errno(write(&again, "/sub/g", b"g")), Errno::EACCES);
+    // Nor does it remove the directory, which is empty for all others.
+    assert_eq!(errno(again.block_on(again.rmdir(&t.root, &path("/sub")))), Errno::EACCES);
+    owner(0);
+    again.close().unwrap();
+    drop(again);
+    t.run(t.fs.reclaim(&t.root, &path("/sub"), true)).unwrap();
+    assert_eq!(read(&t.fs, "/sub/f").unwrap(), b"saved");
+}
+
+#[test]
+fn journals_are_in_no_directory_of_others() {
+    let (t, _) = start(&[("consistency", "weak"), ("durability", "global")]);
+    t.run(t.fs.mkdir(&t.root, &path("/.saker"), 0o755)).unwrap();
+    let theirs = SetAttr { uid: Some(1000), ..SetAttr::default() };
+    t.run(t.fs.setattr(&t.root, &path("/.saker"), &theirs)).unwrap();
+    assert_eq!(errno(write(&t.fs, "/sub/f", b"f")), Errno::EACCES);
+    let ours = SetAttr { uid: Some(0), ..SetAttr::default() };
+    t.run(t.fs.setattr(&t.root, &path("/.saker"), &ours)).unwrap();
     write(&t.fs, "/sub/f", b"f").unwrap();
 }
 

@@ -278,6 +278,8 @@ impl Fs {
             Ok(_) if is_fine(names.access(who, at, Access::W.0).await)? => return Ok(true),
             Ok(_) => {}
             Err(error) if error.errno() == Errno::ENOENT => {}
+            // Somebody has held it who may be dead.
+            Err(error) if error.errno() == Errno::EBUSY => return Ok(true),
             Err(error) => return Err(error),
         }
         let Some((_, above)) = at.path.split_last() else { return Ok(false) };

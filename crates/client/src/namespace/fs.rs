@@ -324,7 +324,7 @@ impl Fs {
         }
         match PolicyId(policy).is_decoupled() {
             true => match self.subtrees.held(policy)? {
-                Some(subtree) => subtree.sync().await,
+                Some(subtree) => subtree.sync_names().await,
                 None => Ok(()),
             },
             false => Ok(()),
@@ -337,10 +337,11 @@ impl Fs {
     /// # Errors
     /// ETIMEDOUT when a shard does not answer; EIO when the disk of a subtree's journal fails.
     pub async fn sync(&self) -> Result<()> {
+        let mut outcome = Ok(());
         for subtree in self.subtrees.all() {
-            subtree.sync().await?;
+            outcome = outcome.and(subtree.sync_names().await);
         }
-        self.core.cluster.sync_journals().await
+        self.core.cluster.sync_journals().await.and(outcome)
     }
 
     /// Capacity and use of the whole file system, at most a second old. Nodes that do not answer

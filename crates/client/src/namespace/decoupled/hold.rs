@@ -87,9 +87,13 @@ impl Fs {
                 Ok(())
             }
             Err(error) => {
-                // Nothing was done in it, unless its journal goes on.
-                if !goes_on && self.core.cluster.release(policy).await.is_ok() {
-                    self.subtrees.journals.iter().for_each(|dir| dir.remove(policy));
+                // Nothing was done in it, unless its journal goes on: then it is for whoever can.
+                match goes_on {
+                    true => self.core.cluster.holds.forget(policy),
+                    false if self.core.cluster.release(policy).await.is_ok() => {
+                        self.subtrees.journals.iter().for_each(|dir| dir.remove(policy));
+                    }
+                    false => {}
                 }
                 Err(error)
             }
@@ -100,14 +104,9 @@ impl Fs {
     /// and goes on.
     fn begin_journal(&self, policy: u64, reply: &HoldReply) -> Result<bool> {
         let first = reply.policy.hold.as_ref().map_or(0, |hold| hold.first);
-        match &self.subtrees.journals {
-            Some(dir) if PolicyId(policy).durability() == Durability::Local => {
-                dir.begin(policy, first)
-            }
-            _ if PolicyId(policy).durability() == Durability::Global => {
-                Ok(first < reply.policy.last_epoch)
-            }
-            _ => Ok(false),
+        match (PolicyId(policy).durability(), &self.subtrees.journals) {
+            (Durability::Local, Some(dir)) => dir.begin(policy, first),
+            (durability, _) => Ok(durability == Durability::Global),
         }
     }
 
@@ -287,28 +286,26 @@ impl Fs {
         Ok(())
     }
 
-    /// If this client holds the subtree of a directory that is about to be removed, it merges what it did and
-    /// ends its hold: nobody removes a directory whose subtree is held. True: it did.
+    /// If this client holds the decoupled subtree of a directory that is about to be removed, it merges what it
+    /// did and ends its hold: nobody removes a directory whose subtree is held. True: it did.
     ///
     /// # Errors
     /// ENOTEMPTY: there is something in the subtree. Those of merging.
     pub(crate) async fn let_go(&self, who: &Caller, at: &At) -> Result<bool> {
-        let Entry { attr, loc, .. } = self.lookup(who, at).await?;
-        let _changing = self.subtrees.changing.lock().await;
-        let holds = &self.core.cluster.holds;
-        match self.subtrees.held(loc.policy)? {
-            Some(subtree) if subtree.is_root(attr.id) => {
-                let mut names = subtree.clone().readdir(&Caller::root(), &subtree.root, 0);
-                if names.next().await?.is_some() {
-                    return Err(Errno::ENOTEMPTY.into());
-                }
-                self.end_subtree(&subtree, false).await.map(|()| true)
-            }
-            None if holds.epoch(loc.policy).is_some() => {
-                self.core.cluster.release(loc.policy).await.map(|()| true)
-            }
-            _ => Ok(false),
+        if self.subtrees.all().is_empty() {
+            return Ok(false);
         }
+        // Whatever it is, the refusal has said more.
+        let Ok(Entry { attr, loc, .. }) = self.lookup(who, at).await else { return Ok(false) };
+        let _changing = self.subtrees.changing.lock().await;
+        let Some(subtree) = self.subtrees.held(loc.policy)?.filter(|it| it.is_root(attr.id)) else {
+            return Ok(false);
+        };
+        let mut names = subtree.clone().readdir(&Caller::root(), &subtree.root, 0);
+        if names.next().await?.is_some() {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        self.end_subtree(&subtree, false).await.map(|()| true)
     }
 }
 
@@ -345,6 +342,17 @@ impl Subtree {
     pub(super) async fn save(&self) -> Result<()> {
         self.settle().await?;
         self.sync().await
+    }
+
+    /// What was answered is where the policy keeps it; in the cluster also what was written to open files.
+    ///
+    /// # Errors
+    /// As [`Subtree::sync`].
+    pub(crate) async fn sync_names(&self) -> Result<()> {
+        match self.servers.are_saved() {
+            true => self.save().await,
+            false => self.sync().await,
+        }
     }
 
     /// The same, before it ends: what comes from now on waits.

@@ -24,6 +24,8 @@ use saker_types::{Errno, Error, Result};
 
 const CLUSTER: &str = "cluster";
 const HOLDER: &str = "holder";
+/// What the name of a journal ends with that is being removed.
+const GONE: &str = "gone";
 const HOLDER_NEW: &str = "holder.new";
 const HOLD: &str = "hold";
 
@@ -144,7 +146,11 @@ impl JournalDir {
     #[allow(clippy::disallowed_methods, reason = "a whole directory of this machine goes")]
     pub(crate) fn remove(&self, policy: u64) {
         let path = self.of_policy(policy);
-        if let Err(error) = std::fs::remove_dir_all(&path)
+        // Half of one would be taken for a damaged journal.
+        let gone = path.with_extension(GONE);
+        _ = std::fs::remove_dir_all(&gone);
+        let removed = std::fs::rename(&path, &gone).and_then(|()| std::fs::remove_dir_all(&gone));
+        if let Err(error) = removed
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!("{}: {error}", path.display());

@@ -81,23 +81,39 @@ impl Subtree {
     pub(crate) async fn merge(&self, dry_run: bool, release: bool) -> Result<MergeReport> {
         let merged = self.merge_now(dry_run, release).await;
         match &merged {
-            Err(_) if release => self.servers.resume(),
+            // Where nobody knows whether the hold has ended, what is answered might be in no merge.
+            Err(_) if release && !self.may_be_released().await => self.servers.resume(),
             Ok(report) if !dry_run => *self.last_report() = Some(report.clone()),
             _ => {}
         }
         merged
     }
 
+    /// Was a merge asked for that ends the hold, and is its outcome not known?
+    async fn may_be_released(&self) -> bool {
+        self.merging.lock().await.pending.as_ref().is_some_and(|(request, _)| request.release)
+    }
+
     async fn merge_now(&self, dry_run: bool, release: bool) -> Result<MergeReport> {
         let mut state = self.merging.lock().await;
         if let Some((request, merged)) = state.pending.take() {
+            let releases = request.release;
             match self.ask_merge(request, &mut state, merged).await {
                 // It was made before its answer was lost, or it was not, and is made anew.
                 Err(error) if error.errno() == Errno::ESTALE => {
                     state.pending = None;
                     self.hold_on().await?;
                 }
-                other => drop(other?),
+                other => {
+                    let was_made = other?.conflicts.is_empty();
+                    if releases && was_made {
+                        self.end(Error::new(Errno::ESTALE).with_text("the subtree was released"));
+                        return Ok(MergeReport::default());
+                    }
+                }
+            }
+            if releases {
+                self.servers.resume();
             }
         }
         self.settle().await?;
@@ -249,6 +265,10 @@ impl Subtree {
     /// ESTALE: the hold has ended.
     async fn hold_on(&self) -> Result<()> {
         let cluster = &self.upstream.cluster;
+        // To take it would be to take it from whoever has it since.
+        if !cluster.still_holds(self.policy).await? {
+            return Err(self.lost(Errno::ESTALE.into()));
+        }
         let reply = cluster.hold(self.policy).await.map_err(|e| self.lost(e))?;
         if reply.policy.hold.is_some_and(|hold| hold.first == self.first) {
             return Ok(());

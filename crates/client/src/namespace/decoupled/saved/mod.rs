@@ -19,6 +19,7 @@ mod stored;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use saker_types::policy::PolicyId;
 use saker_types::wire::At;
 use saker_types::{Class, Errno, Error, Locator, Result};
@@ -33,6 +34,8 @@ pub(super) use stored::StoredMerge;
 
 /// Where all of it is, from the root.
 pub(crate) const HOME: [&str; 2] = [".saker", "journals"];
+/// Permissions of the group and of others.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Times that a copy is begun anew because the holder before still wrote.
 const COPIES_MAX: u32 = 16;
 
@@ -214,12 +217,24 @@ fn misplaced(error: Error) -> Error {
     Error::new(Errno::EOPNOTSUPP).with_text(text)
 }
 
-/// A directory, which is made if it is missing.
+/// What others may put there would be merged in the superuser's name.
+fn of_others(path: &[Bytes]) -> Error {
+    let name = path.last().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+    let text = format!("journals in /.saker: others than the superuser may write to {name:?}");
+    Error::new(Errno::EACCES).with_text(text)
+}
+
+/// A directory, which is made if it is missing; only the superuser may write there.
 async fn directory(core: &Arc<Core>, at: &At) -> Result<Locator> {
     let (names, root) = (Strict(core), Caller::root());
     loop {
         match names.lookup(&root, at).await {
-            Ok(found) if found.attr.is_dir() => return Ok(found.loc),
+            Ok(found) if found.attr.is_dir() => {
+                return match found.attr.uid == 0 && found.attr.mode & WRITABLE_BY_OTHERS == 0 {
+                    true => Ok(found.loc),
+                    false => Err(of_others(&at.path)),
+                };
+            }
             Ok(_) => return Err(Errno::ENOTDIR.into()),
             Err(error) if error.errno() == Errno::ENOENT => {}
             Err(error) => return Err(error),
