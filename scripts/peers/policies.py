@@ -193,8 +193,9 @@ def one_rogue(
         if case in ("block", "allow"):
             # Whoever comes first would hold the subtree.
             if case == "block":
-                held = lambda: all(name in cluster.holds() for name in names)  # noqa: E731
-                host.wait_until("holds of the clients", 60, held)
+                host.wait_until(
+                    "holds of the clients", 60, lambda: cluster.holds().issuperset(names)
+                )
             words = [cluster.program, "bench", "policy", "--cluster", cluster.cluster, "--json"]
             words += ["--into", ",".join(names), "--seconds", str(SECONDS_MAX)]
             others.append(started(words))

@@ -61,11 +61,7 @@ impl Fs {
             }
         }
         let subtree = self.subtrees.held(policy)?.ok_or(Errno::ESTALE)?;
-        let report = subtree.merge(false, true).await?;
-        subtree.end(Error::new(Errno::ESTALE).with_text("the subtree was released"));
-        self.subtrees.remove(policy);
-        self.remove_saved(&subtree).await;
-        Ok(report)
+        self.end_subtree(&subtree, false).await
     }
 
     /// Takes a hold, and serves the subtree.
@@ -269,11 +265,12 @@ impl Fs {
     }
 
     /// Ends one: merges it and ends its hold, or, if it is to be kept, leaves both to its journal.
-    async fn end_subtree(&self, subtree: &Subtree, is_kept: bool) -> Result<()> {
+    async fn end_subtree(&self, subtree: &Subtree, is_kept: bool) -> Result<super::MergeReport> {
+        let mut report = super::MergeReport::default();
         match is_kept {
             true if subtree.servers.are_saved() => subtree.save_last().await?,
             true => subtree.settle().await?,
-            false => drop(subtree.merge(false, true).await?),
+            false => report = subtree.merge(false, true).await?,
         }
         subtree.end(Error::new(Errno::ESTALE).with_text("the subtree was released"));
         self.subtrees.remove(subtree.policy);
@@ -283,7 +280,7 @@ impl Fs {
         if let Some(journals) = self.subtrees.journals.as_ref().filter(|_| !is_kept) {
             journals.remove(subtree.policy);
         }
-        Ok(())
+        Ok(report)
     }
 
     /// If this client holds the decoupled subtree of a directory that is about to be removed, it merges what it
@@ -305,7 +302,7 @@ impl Fs {
         if names.next().await?.is_some() {
             return Err(Errno::ENOTEMPTY.into());
         }
-        self.end_subtree(&subtree, false).await.map(|()| true)
+        self.end_subtree(&subtree, false).await.map(|_| true)
     }
 }
 
