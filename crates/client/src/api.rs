@@ -163,6 +163,18 @@ pub struct OpenFlags {
 }
 
 impl OpenFlags {
+    /// O_RDONLY.
+    pub const READ: OpenFlags = OpenFlags {
+        read: true,
+        write: false,
+        append: false,
+        truncate: false,
+        exclusive: false,
+        execute: false,
+    };
+    /// O_RDWR.
+    pub const READ_WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::READ };
+
     /// From the flags of open(2).
     pub fn from_linux(flags: i32) -> OpenFlags {
         let mode = flags & 0o3;

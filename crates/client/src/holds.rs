@@ -126,7 +126,7 @@ impl Cluster {
     /// # Errors
     /// ESTALE: it does not hold it any more. ENOSPC: the hold has too many. ETIMEDOUT.
     pub(crate) async fn provision(&self, policy: u64, count: u64) -> Result<IdRange> {
-        let holder = self.holds.lock().get(&policy).map_or(self.holds.holder(), |held| held.holder);
+        let holder = self.holds.holder_of(policy);
         let message = ProvisionReq { policy, holder, count };
         let (to, deadline) = (NodeId::Coordinator, self.deadline());
         // What an attempt was given whose answer is lost is not used.
@@ -221,7 +221,7 @@ impl Cluster {
     /// # Errors
     /// ETIMEDOUT: it does not say.
     pub(crate) async fn still_holds(&self, policy: u64) -> Result<bool> {
-        let holder = self.holds.lock().get(&policy).map_or(self.holds.holder(), |held| held.holder);
+        let holder = self.holds.holder_of(policy);
         let asked = time::now();
         let message = RenewHoldsReq { holder, policies: vec![policy] };
         let (to, deadline) = (NodeId::Coordinator, self.deadline());

@@ -10,14 +10,7 @@ use saker_sim::wait::until;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::At;
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
 const TRUNC: OpenFlags = OpenFlags { truncate: true, ..RW };
 

@@ -8,14 +8,7 @@ use saker_client::{OpenFlags, SetAttr};
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, Locator};
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 #[test]
 fn a_tree_is_made_listed_moved_and_removed() {

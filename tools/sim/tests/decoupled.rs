@@ -18,14 +18,7 @@ use saker_types::policy::Policy;
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, FileKind, Locator, Result};
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 /// A cluster with a directory `/sub` under a policy, and a client that works in it.
 struct Subtree {

@@ -15,14 +15,7 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{At, ChunkReadReq, EntryKey, IdRange, Op};
 use saker_types::{Inode, InodeId, Locator};
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
 
 fn pattern(len: usize, seed: u64) -> Vec<u8> {

@@ -15,14 +15,7 @@ use saker_types::policy::Policy;
 use saker_types::wire::At;
 use saker_types::{Errno, Result};
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 const STREAM: &str = "append_client_journal+stream";
 
 /// A cluster with a directory `/sub` under a policy.

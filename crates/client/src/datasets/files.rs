@@ -9,14 +9,7 @@ use crate::{Caller, Fs, OpenFlags};
 /// Bytes that are read or written at once.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-pub(super) const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+pub(super) const READ: OpenFlags = OpenFlags::READ;
 const WRITE: OpenFlags = OpenFlags { write: true, truncate: true, ..READ };
 
 /// Files of a file system.

@@ -10,14 +10,7 @@ use saker_types::wire::At;
 use crate::fake::{Fake, start};
 use crate::{Caller, ClientOptions, File, Fs, OpenFlags};
 
-pub(crate) const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+pub(crate) const RW: OpenFlags = OpenFlags::READ_WRITE;
 pub(crate) const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
 pub(crate) const TRUNC: OpenFlags = OpenFlags { truncate: true, ..RW };
 

@@ -80,6 +80,12 @@ impl SubtreeHolds {
         *self.holder.get_or_init(|| rand::u64().max(1))
     }
 
+    /// The number by which the subtree of a policy is held, or would be.
+    pub(super) fn holder_of(&self, policy: u64) -> u64 {
+        let held = self.lock().get(&policy).map(|held| held.holder);
+        held.unwrap_or_else(|| self.holder())
+    }
+
     /// The number is this one, as a journal directory says: what an earlier process has held with it, this one
     /// may hold. To be told before the first hold.
     pub(crate) fn go_on_as(&self, holder: u64) {

@@ -8,14 +8,7 @@ use saker_types::{Attr, Locator};
 use super::*;
 use crate::{Fallocate, File, Lock};
 
-const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
+const READ: OpenFlags = OpenFlags::READ;
 
 fn entry(size: u64) -> Entry {
     let attr = Attr { id: 7, mode: 0o100_644, size, ..Attr::default() };

@@ -7,7 +7,6 @@ use saker_types::wire::At;
 use saker_types::{Errno, InodeId, Locator, Result};
 
 use super::directory;
-use super::files::{READ, WRITE};
 use crate::core::Core;
 use crate::namespace::api::Namespace;
 use crate::namespace::strict::Strict;
@@ -72,8 +71,8 @@ pub(super) async fn copy_tree(core: &Arc<Core>, from: &At, to: &Locator) -> Resu
 
 async fn copy_file(core: &Arc<Core>, from: &At, to: &At, size: u64) -> Result<()> {
     let (names, root) = (Strict(core), Caller::root());
-    let (source, _) = names.open(&root, from, READ).await?;
-    let flags = OpenFlags { exclusive: true, ..WRITE };
+    let (source, _) = names.open(&root, from, OpenFlags::READ).await?;
+    let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
     let (target, _) = names.create(&root, to, 0o600, flags, false).await?;
     let mut at = 0;
     while at < size {

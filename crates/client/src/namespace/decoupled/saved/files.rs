@@ -25,16 +25,6 @@ const PIECE_BYTES: usize = 4 << 20;
 /// Pause before something is written again that could not be.
 const AGAIN_PAUSE: Duration = Duration::from_secs(1);
 
-pub(super) const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    execute: false,
-};
-pub(super) const WRITE: OpenFlags = OpenFlags { write: true, ..READ };
-
 /// A directory of the cluster whose files are the superuser's. All that is written is strong and
 /// global, as the policy in force there says.
 #[derive(Clone)]
@@ -177,16 +167,15 @@ impl GlobalDir {
 impl Dir for GlobalDir {
     fn open(&self, name: &str) -> io::Result<Arc<dyn fs::File>> {
         let at = self.child(name)?;
-        let (file, entry) =
-            self.ask(
-                |volume, root| async move { Strict(&volume.core).open(&root, &at, WRITE).await },
-            )?;
+        let (file, entry) = self.ask(|volume, root| async move {
+            Strict(&volume.core).open(&root, &at, OpenFlags::READ_WRITE).await
+        })?;
         Ok(self.file(file, entry.attr.size))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn fs::File>> {
         let at = self.child(name)?;
-        let flags = OpenFlags { exclusive: true, ..WRITE };
+        let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
         let (file, _) = self.ask(|volume, root| async move {
             volume.may_write()?;
             Strict(&volume.core).create(&root, &at, 0o600, flags, false).await

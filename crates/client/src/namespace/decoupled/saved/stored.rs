@@ -8,7 +8,6 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{At, StageReq, StoredAt, StoredRows};
 use saker_types::{Locator, Result, ShardNo};
 
-use super::files::WRITE;
 use super::{Kept, Part, SavedJournals, copy, directory};
 use crate::core::Core;
 use crate::namespace::api::Namespace;
@@ -65,7 +64,7 @@ impl<'a> StoredMerge<'a> {
         let (names, root) = (Strict(self.core), Caller::root());
         let name = format!("{:08x}-{shard}", self.attempt);
         let at = At::child(self.dir.clone(), name.as_bytes());
-        let flags = OpenFlags { truncate: true, ..WRITE };
+        let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
         let (file, entry) = names.create(&root, &at, 0o600, flags, false).await?;
         // Not what may stay in the row of a small file.
         let mut end = self.core.cluster.routes().map.inline_max.next_multiple_of(4096);
