@@ -16,11 +16,16 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use saker_runtime::fs::{Dir, RealDir, read_all, replace};
-use saker_runtime::rand;
+use saker_runtime::{rand, time};
 use saker_types::id::hex;
 use saker_types::{Errno, Error, Result};
+
+/// A client that was killed has the directory until its process has gone.
+const TAKEN_MAX: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 const CLUSTER: &str = "cluster";
 const HOLDER: &str = "holder";
@@ -37,11 +42,15 @@ pub(crate) struct JournalDir {
 }
 
 impl JournalDir {
-    /// Opens it; it is made if it is missing.
+    /// Opens it; it is made if it is missing. Waits a moment for a client that is ending.
     ///
     /// # Errors
     /// EBUSY: another client uses it. EINVAL: it is none. EIO.
     pub(crate) fn open(path: &Path) -> Result<JournalDir> {
+        JournalDir::open_within(path, TAKEN_MAX)
+    }
+
+    fn open_within(path: &Path, taken_max: Duration) -> Result<JournalDir> {
         let refused = |e: io::Error| {
             let (errno, why) = match e.kind() {
                 io::ErrorKind::WouldBlock => (Errno::EBUSY, "another client uses it".to_owned()),
@@ -51,7 +60,14 @@ impl JournalDir {
             Error::new(errno).with_text(format!("journal directory {}: {why}", path.display()))
         };
         let dir = RealDir::open(path).map_err(refused)?;
-        dir.lock().map_err(refused)?;
+        let start = time::now();
+        while let Err(error) = dir.lock() {
+            if error.kind() != io::ErrorKind::WouldBlock || time::now().since(start) >= taken_max {
+                return Err(refused(error));
+            }
+            // Real time: nothing tells when a process has gone.
+            time::sleep(PAUSE);
+        }
         let holder = holder_of(&dir).map_err(refused)?;
         Ok(JournalDir { path: path.to_owned(), holder, locked: dir })
     }
@@ -257,10 +273,13 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join("journals");
         let first = JournalDir::open(&path).unwrap();
-        assert_eq!(JournalDir::open(&path).err().unwrap().errno(), Errno::EBUSY);
+        let refused = JournalDir::open_within(&path, Duration::ZERO).err().unwrap();
+        assert_eq!(refused.errno(), Errno::EBUSY);
         let holder = first.holder;
+        let second = path.clone();
+        let waiting = std::thread::spawn(move || JournalDir::open(&second).unwrap());
         drop(first);
-        let again = JournalDir::open(&path).unwrap();
+        let again = waiting.join().unwrap();
         assert!(holder != 0 && again.holder == holder);
         std::fs::create_dir_all(again.of_policy(7).join("shard")).unwrap();
         again.remove(7);
