@@ -183,8 +183,8 @@ impl Shard {
                     found.push((gone, None, Some(base)));
                 }
                 let same = base.next_if(|(at, _)| *at == key).map(|(_, base)| base);
-                let row = as_merged(Inode::decode(value).ok()?);
-                let hash = hash_of(&row);
+                let row = Inode::decode(value).ok()?;
+                let hash = hash_of(&as_merged(row.clone()));
                 if same.is_none_or(|base| base.hash != hash || base.id != row.attr.id) {
                     found.push((Bytes::copy_from_slice(key), Some((row, hash)), same));
                 }
@@ -264,7 +264,7 @@ impl Shard {
         let key = self.key_of(place);
         let Some(raw) = self.get(&key)? else { return Ok(None) };
         let row = Inode::decode(raw).map_err(|e| damaged(&e.to_string()))?;
-        Ok(self.change_of(&key, Some((as_merged(row), 0)), None)?.row)
+        Ok(self.change_of(&key, Some((row, 0)), None)?.row)
     }
 
     /// Gives a file with one name, that nobody has open, another number. False: it is not there, or in use.
@@ -357,17 +357,14 @@ impl Shard {
         let expect = base.map_or(0, |base| base.id);
         let was_directory = base.is_some_and(|base| base.is_directory);
         let hash = row.as_ref().map_or(0, |(_, hash)| *hash);
-        let row = match row {
-            Some((row, _)) if row.attr.is_dir() => {
-                let totals: Totals = self.totals(row.attr.id)?;
-                let shown = combine(&row, &[totals]);
-                let mut row = row;
-                (row.attr.mtime_ns, row.attr.ctime_ns) = (shown.mtime_ns, shown.ctime_ns);
-                Some(row)
-            }
-            row => row.map(|(row, _)| row),
-        };
-        Ok(RowChange { place, row, expect, was_directory, hash })
+        let mut row = row.map(|(row, _)| row);
+        if let Some(row) = row.as_mut().filter(|row| row.attr.is_dir()) {
+            let totals: Totals = self.totals(row.attr.id)?;
+            let shown = combine(row, &[totals]);
+            (row.attr.mtime_ns, row.attr.ctime_ns) = (shown.mtime_ns, shown.ctime_ns);
+        }
+        // Last: which changes of a directory its times have seen tells what is shown of them.
+        Ok(RowChange { place, row: row.map(as_merged), expect, was_directory, hash })
     }
 
     fn key_of(&self, place: &RowPlace) -> Bytes {

@@ -12,9 +12,16 @@ use crate::namespace::strict::Strict;
 use crate::{Caller, SetAttr, SetTime};
 
 impl Subtree {
-    /// Does what are ordinary operations. A directory that is not empty yet comes after those in it.
-    /// Tells how many cannot be done.
-    pub(super) async fn do_later(&self, mut later: Vec<(Later, Vec<MergedRow>)>) -> Result<u64> {
+    /// Does what are ordinary operations. Tells how many cannot be done.
+    pub(super) async fn do_later(&self, later: Vec<(Later, Vec<MergedRow>)>) -> Result<u64> {
+        // What else is done in a directory changes its times.
+        let is_last = |(one, _): &(Later, _)| matches!(one, Later::Change(..));
+        let (last, first): (Vec<_>, Vec<_>) = later.into_iter().partition(is_last);
+        Ok(self.do_in_turn(first).await? + self.do_in_turn(last).await?)
+    }
+
+    /// A directory that is not empty yet comes after those in it.
+    async fn do_in_turn(&self, mut later: Vec<(Later, Vec<MergedRow>)>) -> Result<u64> {
         let mut kept_back = 0;
         loop {
             let (before, mut left) = (later.len(), Vec::new());
