@@ -11,8 +11,8 @@ use saker_runtime::time::wall_ns;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{
     ChunkDeleteReq, ChunkListReply, ChunkListReq, ChunkQuarantineReply, ChunkQuarantineReq,
-    ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkSyncReply, ChunkSyncReq, ChunkTruncateReq,
-    ChunkWriteReply, ChunkWriteReq, Empty, Op,
+    ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkSyncReply, ChunkSyncReq, ChunkTruncateReply,
+    ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq, Empty, Op,
 };
 use saker_types::{Class, Errno, Error, InodeId, Result};
 
@@ -90,8 +90,8 @@ impl StoreService {
             Some(Op::ChunkTruncate) => {
                 let req: ChunkTruncateReq = decode(body)?;
                 self.quarantine.leave(req.id, wait)?;
-                self.backend.truncate(&req)?;
-                Ok(Answer::Flushed(encoded(&Empty {})))
+                let truncate_gen = self.backend.truncate(&req)?;
+                Ok(Answer::Flushed(encoded(&ChunkTruncateReply { truncate_gen })))
             }
             Some(Op::ChunkDelete) => {
                 self.delete(&decode::<ChunkDeleteReq>(body)?.ids)?;

@@ -151,6 +151,102 @@ fn others_see_all_at_once_when_it_is_merged() {
 }
 
 #[test]
+fn times_of_directories_that_are_set_back_are_merged() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        for name in ["old", "old/gone", "old/gone/below"] {
+            t.run(t.fs.mkdir(&t.root, &path(&format!("/sub/{name}")), 0o755)).unwrap();
+        }
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    // As tar(1) does: what is in a directory first, then its time.
+    let set_back = |at: &str, seconds: u64| {
+        let mtime = Some(SetTime::At(seconds * 1_000_000_000));
+        let stamp = SetAttr { mtime, ..SetAttr::default() };
+        t.run(fs.setattr(&t.root, &path(at), &stamp)).unwrap();
+    };
+    for (name, seconds) in [("new", 1_000), ("new/below", 2_000)] {
+        let at = format!("/sub/{name}");
+        t.run(fs.mkdir(&t.root, &path(&at), 0o755)).unwrap();
+        write(fs, t, &format!("{at}/f"), b"f").unwrap();
+        set_back(&at, seconds);
+    }
+    set_back("/sub/new", 1_000);
+    for name in ["old/gone/below", "old/gone"] {
+        t.run(fs.rmdir(&t.root, &path(&format!("/sub/{name}")))).unwrap();
+    }
+    write(fs, t, "/sub/old/f", b"f").unwrap();
+    set_back("/sub/old", 3_000);
+    let mine = tree(fs, t, "/sub").unwrap();
+    for (name, seconds) in [("/new", 1_000), ("/new/below", 2_000), ("/old", 3_000)] {
+        assert_eq!(mine[name].3, seconds * 1_000_000_000);
+    }
+    s.merge();
+    assert_eq!(tree(&other, t, "/sub").unwrap(), mine);
+    assert_eq!(tree(fs, t, "/sub").unwrap(), mine);
+    // What is made in one later changes its time again.
+    write(fs, t, "/sub/new/g", b"g").unwrap();
+    s.merge();
+    let theirs = tree(&other, t, "/sub").unwrap();
+    assert!(theirs["/new"].3 > 1_000_000_000_000 && theirs["/new/below"] == mine["/new/below"]);
+    other.close().unwrap();
+}
+
+#[test]
+fn what_a_dead_client_wrote_to_stores_does_not_meet_what_others_write() {
+    let s = Subtree::start(&[("consistency", "invisible"), ("durability", "none")], |t| {
+        write(&t.fs, t, "/sub/small", b"small").unwrap();
+        write(&t.fs, t, "/sub/empty", b"").unwrap();
+        write(&t.fs, t, "/sub/large", &[1; 200_000]).unwrap();
+    });
+    let t = &s.t;
+    let other = t.connect();
+    for life in 0..3_u8 {
+        if life > 0 {
+            t.run(t.fs.reclaim(&t.root, &path("/sub"), true)).unwrap();
+        }
+        let dead = t.connect();
+        for name in ["small", "empty"] {
+            write(&dead, t, &format!("/sub/{name}"), &vec![7 + life; 300_000]).unwrap();
+        }
+        let cut = SetAttr { size: Some(10), ..SetAttr::default() };
+        dead.block_on(dead.setattr(&t.root, &path("/sub/large"), &cut)).unwrap();
+        dead.abandon();
+        drop(dead);
+        assert_eq!(read(&other, t, "/sub/empty").unwrap(), b"", "nothing was merged");
+    }
+    // The last one holds the subtree still, and others are let in.
+    assert_eq!(read(&other, t, "/sub/small").unwrap(), b"small");
+    write(&other, t, "/sub/small", b"their").unwrap();
+    // Now it grows, and both have holes.
+    let (mut small, mut empty) = (vec![0; 200_000], vec![0; 200_000]);
+    for (name, at, all) in [("small", 150_000, &mut small), ("empty", 199_000, &mut empty)] {
+        let data = vec![b'n'; 200_000 - at];
+        all[at..].copy_from_slice(&data);
+        other.block_on(async {
+            let at_path = path(&format!("/sub/{name}"));
+            let file = other.open(&t.root, &at_path, RW).await.unwrap().0;
+            file.write(at as u64, &data).await.unwrap();
+            file.flush().await.unwrap();
+            file.release().await;
+        });
+    }
+    small[..5].copy_from_slice(b"their");
+    let (cut, large) =
+        (SetAttr { size: Some(5), ..SetAttr::default() }, b"12345 and more".repeat(9_000));
+    other.block_on(other.setattr(&t.root, &path("/sub/large"), &cut)).unwrap();
+    write(&other, t, "/sub/large", &large).unwrap();
+    let last = t.connect();
+    for (name, data) in [("small", small), ("empty", empty), ("large", large)] {
+        let found = read(&last, t, &format!("/sub/{name}")).unwrap();
+        let differs = found.iter().zip(&data).position(|(a, b)| a != b);
+        assert_eq!((found.len(), differs), (data.len(), None), "{name}");
+    }
+    last.close().unwrap();
+    other.close().unwrap();
+}
+
+#[test]
 fn what_was_there_is_seen_and_changed() {
     let s = Subtree::start(&[("consistency", "invisible"), ("durability", "none")], |t| {
         t.run(t.fs.mkdir(&t.root, &path("/sub/old"), 0o755)).unwrap();

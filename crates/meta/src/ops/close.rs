@@ -111,7 +111,7 @@ impl Shard {
         let stored =
             !inode.attr.chunked && end <= self.map.inline_max && msg.data.len() as u64 == msg.len;
         let mut entry = self.entry_of(&msg.at, &found);
-        if !stored && !inode.attr.chunked && !inode.inline.is_empty() {
+        if !stored && !inode.attr.chunked && self.may_have_chunks(&inode, &entry.loc)? {
             return Err(self.start_spill(found, entry.loc.clone(), move |s, mut inode| {
                 inode.append_end = end;
                 s.data_changed(&mut inode.attr);
@@ -145,8 +145,8 @@ impl Shard {
         if found.inode.attr.chunked {
             return done(&entry);
         }
-        if found.inode.inline.is_empty() {
-            // No store has anything of the file: there is nothing to ask them for.
+        if !self.may_have_chunks(&found.inode, &entry.loc)? {
+            // There is nothing to ask the stores for.
             let mut inode = (*found.inode).clone();
             inode.attr.chunked = true;
             inode.attr.data_version += 1;

@@ -72,7 +72,9 @@ impl Shard {
         }
         let explicit_mtime =
             (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
-        let job = Truncation::new(&inode.attr, size, cred)?.apply(&mut inode, self.wall_ns());
+        let truncation = Truncation::new(&inode.attr, size, cred)?;
+        let next_gen = self.next_truncate_gen(&inode.attr);
+        let job = truncation.apply(&mut inode, next_gen, self.wall_ns());
         if let Some(mtime_ns) = explicit_mtime {
             inode.attr.mtime_ns = mtime_ns;
         }

@@ -4,6 +4,9 @@
 //! The job is written with the row, and the inode is busy until the stores have done it. Both end
 //! with a cut under a new truncate generation: so whatever was sent to stores before, by this
 //! process or one that died, changes nothing when it is executed late.
+//!
+//! A client that held the subtree of a file gave generations, too, of which the row knows nothing if
+//! the client died before a merge. The stores tell of them, and the job begins again beyond them.
 
 use std::time::Duration;
 
@@ -11,14 +14,45 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::change::StoreJob;
-use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Hold, Op};
+use saker_types::wire::{
+    ChunkTruncateReply, ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Hold, Op,
+};
 use saker_types::{Attr, Class, Errno, Error, Inode, InodeId, Locator, NodeId};
 
 use crate::request::{Rq, Stop};
 use crate::rows::{Located, Spot};
 use crate::shard::{Shard, ShardHandle, encoded};
 
+/// By how much generations differ at most that are given where others may give some, too.
+const GEN_JUMP: u64 = 1 << 32;
+
+/// A generation beyond another one that nobody else gives.
+fn gen_beyond(known: u64) -> u64 {
+    known + 1 + saker_runtime::rand::u64() % GEN_JUMP
+}
+
 impl Shard {
+    /// The generation of the next cut of a file.
+    pub(crate) fn next_truncate_gen(&self, attr: &Attr) -> u64 {
+        match self.limits.private {
+            true => gen_beyond(attr.truncate_gen),
+            false => attr.truncate_gen + 1,
+        }
+    }
+
+    /// May stores have something of a file without chunks: data that its row has, or what a client that
+    /// held the subtree wrote, and never merged?
+    ///
+    /// # Errors
+    /// EIO when rows cannot be read.
+    pub(crate) fn may_have_chunks(&self, inode: &Inode, loc: &Locator) -> Result<bool, Error> {
+        let is_shared = match self.limits.private {
+            true => self.is_of_cluster(inode.attr.id)?,
+            false => loc.policy != 0,
+        };
+        Ok(is_shared || !inode.inline.is_empty())
+    }
+
     /// Writes the row and the job, marks the inode busy, and goes on when the stores have cut.
     pub(crate) fn start_cut(
         &mut self,
@@ -36,7 +70,7 @@ impl Shard {
         self.set_busy(id);
         failpoint!("truncate.job_written");
         self.task(move |h| async move {
-            cut_chunks(&h, id, &job).await;
+            cut_chunks(&h, id, &mut job).await;
             failpoint!("truncate.cut");
             let mut s = h.shard();
             s.end_cut(&spot, id, &job)?;
@@ -51,10 +85,14 @@ impl Shard {
         self.delete_job(id);
         self.clear_busy(id);
         let inode = self.reload(spot)?;
-        if job.cut == 0 && inode.attr.id == id {
+        let is_newer = inode.attr.truncate_gen != job.truncate_gen;
+        if inode.attr.id == id && (job.cut == 0 || is_newer) {
             let mut inode = (*inode).clone();
-            inode.attr.chunked = false;
-            inode.attr.data_version += 1;
+            inode.attr.truncate_gen = job.truncate_gen;
+            if job.cut == 0 {
+                inode.attr.chunked = false;
+                inode.attr.data_version += 1;
+            }
             self.store(spot, inode);
         }
         Ok(())
@@ -67,8 +105,8 @@ impl Shard {
     {
         let Located { spot, inode, .. } = found;
         let id = inode.attr.id;
-        let job = StoreJob {
-            truncate_gen: inode.attr.truncate_gen + 1,
+        let mut job = StoreJob {
+            truncate_gen: self.next_truncate_gen(&inode.attr),
             cut: inode.inline.len() as u64,
             loc: Some(loc),
             spill: true,
@@ -78,7 +116,7 @@ impl Shard {
         self.set_busy(id);
         failpoint!("spill.job_written");
         self.task(move |h| async move {
-            let written = spill_chunks(&h, &inode.attr, inode.inline.clone(), &job).await;
+            let written = spill_chunks(&h, id, inode.inline.clone(), &mut job).await;
             failpoint!("spill.chunks_written");
             let mut s = h.shard();
             let inode = s.end_spill(&spot, id, &job, written)?;
@@ -115,7 +153,7 @@ impl Shard {
     }
 
     /// After a restart: work that was under way is done again, and the inode is busy.
-    pub(crate) fn resume_job(&mut self, id: InodeId, job: StoreJob) {
+    pub(crate) fn resume_job(&mut self, id: InodeId, mut job: StoreJob) {
         self.set_busy(id);
         // Copies of a truncation wait for its end: run anew it would cut what others wrote since
         // the first time. What a spill was part of has not begun.
@@ -124,11 +162,11 @@ impl Shard {
         self.hub.spawn(async move {
             if job.spill {
                 failpoint!("spill.resumed");
-                resume_spill(&h, id, &job).await;
+                resume_spill(&h, id, job).await;
                 return;
             }
             failpoint!("truncate.resumed");
-            cut_chunks(&h, id, &job).await;
+            cut_chunks(&h, id, &mut job).await;
             failpoint!("truncate.cut_again");
             let mut s = h.shard();
             let result = s.end_resumed(id, &job);
@@ -161,7 +199,7 @@ impl Shard {
     }
 }
 
-async fn resume_spill(h: &ShardHandle, id: InodeId, job: &StoreJob) {
+async fn resume_spill(h: &ShardHandle, id: InodeId, mut job: StoreJob) {
     let found = {
         let mut s = h.shard();
         let spot = s.spot_of(id, job.loc.as_ref().unwrap_or(&Locator::default()));
@@ -169,9 +207,9 @@ async fn resume_spill(h: &ShardHandle, id: InodeId, job: &StoreJob) {
     };
     let ended = match found {
         Ok((spot, inode)) => {
-            let written = spill_chunks(h, &inode.attr, inode.inline.clone(), job).await;
+            let written = spill_chunks(h, id, inode.inline.clone(), &mut job).await;
             let mut s = h.shard();
-            s.end_spill(&spot, id, job, written).map(|inode| s.store(&spot, inode))
+            s.end_spill(&spot, id, &job, written).map(|inode| s.store(&spot, inode))
         }
         Err(error) => {
             let mut s = h.shard();
@@ -189,21 +227,33 @@ async fn resume_spill(h: &ShardHandle, id: InodeId, job: &StoreJob) {
 /// behind it, and refuse late copies of the write. If one refuses the data, all of it is cut.
 async fn spill_chunks(
     h: &ShardHandle,
-    attr: &Attr,
+    id: InodeId,
     data: Bytes,
-    job: &StoreJob,
+    job: &mut StoreJob,
 ) -> Result<(), Error> {
-    let written = if data.is_empty() { Ok(()) } else { write_first_chunk(h, attr, data).await };
-    let cut = if written.is_ok() { job.cut } else { 0 };
-    cut_chunks(h, attr.id, &StoreJob { cut, ..job.clone() }).await;
-    written
+    loop {
+        let written = match data.is_empty() {
+            true => Ok(()),
+            false => write_first_chunk(h, id, job.truncate_gen - 1, data.clone()).await,
+        };
+        let cut = if written.is_ok() { job.cut } else { 0 };
+        let Some(newest) = cut_once(h, id, &StoreJob { cut, ..job.clone() }).await else {
+            return written;
+        };
+        begin_beyond(h, id, job, newest);
+    }
 }
 
-async fn write_first_chunk(h: &ShardHandle, attr: &Attr, data: Bytes) -> Result<(), Error> {
-    let stores = h.shard().map.stores_of_chunk(attr.id, 0);
+async fn write_first_chunk(
+    h: &ShardHandle,
+    id: InodeId,
+    truncate_gen: u64,
+    data: Bytes,
+) -> Result<(), Error> {
+    let stores = h.shard().map.stores_of_chunk(id, 0);
     let request = ChunkWriteReq {
-        id: attr.id,
-        truncate_gen: attr.truncate_gen,
+        id,
+        truncate_gen,
         replicas: stores.iter().map(|n| u32::from(*n)).collect(),
         sync: true,
         crc: saker_engine::crc32c(&data),
@@ -214,7 +264,8 @@ async fn write_first_chunk(h: &ShardHandle, attr: &Attr, data: Bytes) -> Result<
         h.hub.ask_until::<Empty>(to, Op::ChunkWrite, 0, &request, data.clone())
     });
     join_all(calls).await.into_iter().try_for_each(|result| match result {
-        // It has cut already, which is asked of it when all have written.
+        // It has cut already, which is asked of it when all have written; or it knows a newer generation,
+        // and says so when it is asked to cut.
         Err(error) if error.errno() == Errno::ESTALE => Ok(()),
         other => other.map(|_| ()),
     })
@@ -223,9 +274,24 @@ async fn write_first_chunk(h: &ShardHandle, attr: &Attr, data: Bytes) -> Result<
 /// After a store could not cut.
 const CUT_PAUSE: Duration = Duration::from_secs(1);
 
+/// Has all stores cut, beyond every generation that they know.
+async fn cut_chunks(h: &ShardHandle, id: InodeId, job: &mut StoreJob) {
+    while let Some(newest) = cut_once(h, id, job).await {
+        begin_beyond(h, id, job, newest);
+    }
+}
+
+/// Stores know a newer generation: the job is written anew, before they hear of it.
+fn begin_beyond(h: &ShardHandle, id: InodeId, job: &mut StoreJob, newest: u64) {
+    tracing::info!("stores know generation {newest} of inode {id:#x}, which nobody has merged");
+    job.truncate_gen = gen_beyond(newest);
+    h.shard().put_job(id, job);
+}
+
 /// Tells every store, until all have done it: also one whose disk is full, or damaged. One that has
-/// not would bring the data back, and take late writes.
-async fn cut_chunks(h: &ShardHandle, id: InodeId, job: &StoreJob) {
+/// not would bring the data back, and take late writes. `Some`: one has not, as it knows this newer
+/// generation.
+async fn cut_once(h: &ShardHandle, id: InodeId, job: &StoreJob) -> Option<u64> {
     let StoreJob { truncate_gen, cut, .. } = *job;
     let request = ChunkTruncateReq { id, truncate_gen, cut };
     let stores = h.shard().map.stores.len() as u16;
@@ -233,18 +299,23 @@ async fn cut_chunks(h: &ShardHandle, id: InodeId, job: &StoreJob) {
         let to = NodeId::Store(n);
         let mut logged = false;
         loop {
-            let cut = h.hub.ask_until::<Empty>(to, Op::ChunkTruncate, 0, &request, Bytes::new());
-            let Err(error) = cut.await else { return };
+            let cut = h.hub.ask_until(to, Op::ChunkTruncate, 0, &request, Bytes::new());
+            let error = match cut.await {
+                Ok(ChunkTruncateReply { truncate_gen }) => return truncate_gen,
+                Err(error) => error,
+            };
             if !logged {
                 tracing::error!("store {n} does not cut inode {id:#x} at {}: {error}", job.cut);
             }
             if error.is(Class::Fatal) {
                 // It will never understand.
-                return;
+                return 0;
             }
             logged = true;
             h.hub.sleep(CUT_PAUSE).await;
         }
     };
-    join_all((0..stores).map(cut_at)).await;
+    let known = join_all((0..stores).map(cut_at)).await.into_iter();
+    // Nothing is written to one that was deleted.
+    known.filter(|known| (truncate_gen + 1..u64::MAX).contains(known)).max()
 }

@@ -26,8 +26,13 @@ impl Truncation {
         Ok(Truncation { size, mode: mode_after_write(a, cred)? })
     }
 
-    /// Applies it to a row; `Some` when stores must cut.
-    pub(crate) fn apply(&self, inode: &mut Inode, now_ns: Stamp) -> Option<StoreJob> {
+    /// Applies it to a row; `Some` when stores must cut, under this generation.
+    pub(crate) fn apply(
+        &self,
+        inode: &mut Inode,
+        next_gen: u64,
+        now_ns: Stamp,
+    ) -> Option<StoreJob> {
         let a: &mut Attr = &mut inode.attr;
         // Also what is being appended, and is not told of yet: it comes before.
         let cuts = self.size < a.size.max(inode.append_end);
@@ -51,9 +56,8 @@ impl Truncation {
         if !cuts && self.size > 0 {
             return None;
         }
-        a.truncate_gen += 1;
-        let (truncate_gen, cut) = (a.truncate_gen, self.size);
-        Some(StoreJob { truncate_gen, cut, ..StoreJob::default() })
+        a.truncate_gen = next_gen;
+        Some(StoreJob { truncate_gen: next_gen, cut: self.size, ..StoreJob::default() })
     }
 }
 
@@ -67,7 +71,8 @@ impl Shard {
         cut: Truncation,
     ) -> Attempt<Bytes> {
         let mut inode = (*found.inode).clone();
-        let job = cut.apply(&mut inode, self.wall_ns());
+        let next_gen = self.next_truncate_gen(&inode.attr);
+        let job = cut.apply(&mut inode, next_gen, self.wall_ns());
         if let Some(job) = job {
             return Err(self.start_cut(rq, found.spot, inode, job, entry));
         }
@@ -97,7 +102,8 @@ mod tests {
 
     fn cut(inode: &mut Inode, size: u64) -> Option<StoreJob> {
         let truncation = Truncation::new(&inode.attr, size, &Cred::root()).unwrap();
-        truncation.apply(inode, 5)
+        let next_gen = inode.attr.truncate_gen + 1;
+        truncation.apply(inode, next_gen, 5)
     }
 
     #[test]
@@ -129,7 +135,7 @@ mod tests {
         let user = Cred { uid: 5, gid: 5, groups_known: true, ..Cred::default() };
         for (cred, left) in [(Cred::root(), 0o6000), (user, 0)] {
             let mut inode = file(10, false);
-            Truncation::new(&inode.attr, 0, &cred).unwrap().apply(&mut inode, 5);
+            Truncation::new(&inode.attr, 0, &cred).unwrap().apply(&mut inode, 1, 5);
             assert_eq!(inode.attr.mode & 0o6000, left);
         }
     }

@@ -96,7 +96,9 @@ fn random_calls(subject: &impl BackendUnderTest, seed: u64) {
                 let is_older = rng.chance(1, 4);
                 let truncate_gen = if is_older { known_gen } else { known_gen + 1 };
                 let cut = rng.below(CHUNKS) * CHUNK_BYTES + rng.below(USED);
-                backend.truncate(&ChunkTruncateReq { id, truncate_gen, cut }).unwrap();
+                let newest = backend.truncate(&ChunkTruncateReq { id, truncate_gen, cut }).unwrap();
+                let is_deleted = model.deleted.contains(&id);
+                assert_eq!(newest, if is_deleted { u64::MAX } else { truncate_gen });
                 if truncate_gen > known_gen && !model.deleted.contains(&id) {
                     model.gens.insert(id, truncate_gen);
                     model.cut(id, cut);

@@ -122,18 +122,19 @@ impl ChunkBackend for MemoryBackend {
         Ok(ChunkSeekReply::default())
     }
 
-    fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
+    fn truncate(&self, req: &ChunkTruncateReq) -> Result<u64> {
         let state = &mut *locked(&self.0);
-        let newest = state.gens.entry(req.id).or_default();
-        if req.truncate_gen > *newest {
-            *newest = req.truncate_gen;
+        let known = state.gens.entry(req.id).or_default();
+        let newest = req.truncate_gen.max(*known);
+        if newest > *known {
+            *known = newest;
             let keys = state.chunks.range((req.id, 0)..=(req.id, u64::MAX));
             for key in keys.map(|(key, _)| *key).collect::<Vec<_>>() {
                 let from = req.cut.saturating_sub(key.1 * CHUNK_BYTES).min(CHUNK_BYTES);
                 state.clear(key, from, CHUNK_BYTES);
             }
         }
-        Ok(())
+        Ok(newest)
     }
 
     fn delete(&self, ids: &[InodeId]) -> Result<()> {

@@ -71,11 +71,11 @@ pub trait ChunkBackend: Send + Sync + 'static {
     fn seek(&self, req: &ChunkSeekReq) -> Result<ChunkSeekReply>;
 
     /// Cuts a file, and refuses writes of older generations from now on. Of an equal or older
-    /// generation: no effect.
+    /// generation: no effect. Tells the newest generation known then; `u64::MAX`: the inode was deleted.
     ///
     /// # Errors
     /// EIO and ENOSPC; the outcome is unknown then, and a repetition is safe.
-    fn truncate(&self, req: &ChunkTruncateReq) -> Result<()>;
+    fn truncate(&self, req: &ChunkTruncateReq) -> Result<u64>;
 
     /// Deletes all chunks of inodes, and refuses late writes to them.
     ///

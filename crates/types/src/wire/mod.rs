@@ -181,7 +181,7 @@ ops! {
     ChunkRead = 81 => "chunk_read",
     /// [`ChunkSyncReq`] -> [`ChunkSyncReply`]: everything acknowledged is flushed
     ChunkSync = 82 => "chunk_sync",
-    /// [`ChunkTruncateReq`] -> [`Empty`]
+    /// [`ChunkTruncateReq`] -> [`ChunkTruncateReply`]
     ChunkTruncate = 83 => "chunk_truncate",
     /// [`ChunkDeleteReq`] -> [`Empty`]
     ChunkDelete = 84 => "chunk_delete",

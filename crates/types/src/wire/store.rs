@@ -173,6 +173,14 @@ pub struct ChunkTruncateReq {
     pub cut: u64,
 }
 
+/// A file is cut, unless the store knows a newer generation.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkTruncateReply {
+    /// The newest generation that the store knows now; `u64::MAX`: the inode was deleted.
+    #[prost(uint64, tag = "1")]
+    pub truncate_gen: u64,
+}
+
 /// Deletes all chunks of these inodes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkDeleteReq {

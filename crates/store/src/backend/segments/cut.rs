@@ -16,15 +16,17 @@ const DELETE_IDS_MAX: usize = 512;
 
 impl SegmentStore {
     /// Cuts a file, and refuses writes of older generations from now on. Of an equal or older
-    /// generation: no effect. Survives the loss of power after the next flush.
+    /// generation: no effect. Tells the newest generation known then. Survives the loss of power after
+    /// the next flush.
     ///
     /// # Errors
     /// EIO and ENOSPC; the outcome is unknown then, and a repetition is safe.
-    pub fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
+    pub fn truncate(&self, req: &ChunkTruncateReq) -> Result<u64> {
         self.limit_dirty(WaitPolicy::May)?;
-        {
+        let newest = {
             let _alone = self.index.begin_exclusive(req.id)?;
-            if req.truncate_gen > self.index.truncate_gen(req.id)? {
+            let known = self.index.truncate_gen(req.id)?;
+            if req.truncate_gen > known {
                 let record = RecordHeader {
                     kind: RecordKind::Truncate,
                     id: req.id,
@@ -37,9 +39,10 @@ impl SegmentStore {
                 let _appended = appended.map_err(|e| io_error("truncate", &e))?;
                 self.index.truncate(req.id, req.truncate_gen, req.cut)?;
             }
-        }
+            known.max(req.truncate_gen)
+        };
         self.rounds.wake();
-        Ok(())
+        Ok(newest)
     }
 
     /// Deletes all chunks of inodes, and refuses late writes to them. Survives the death of the

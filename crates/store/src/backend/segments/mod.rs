@@ -64,7 +64,7 @@ impl ChunkBackend for SegmentStore {
         self.seek(req)
     }
 
-    fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
+    fn truncate(&self, req: &ChunkTruncateReq) -> Result<u64> {
         self.truncate(req)
     }
 

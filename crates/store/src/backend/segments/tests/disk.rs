@@ -123,7 +123,7 @@ impl Now for SegmentStore {
     }
 
     fn truncate_now(&self, req: &ChunkTruncateReq) -> Result<()> {
-        self.truncate(req).and_then(|()| self.flush())
+        self.truncate(req).and_then(|_| self.flush())
     }
 
     fn sync(&self, unflushed: &[Unflushed]) -> Result<bool> {
