@@ -247,6 +247,32 @@ fn what_a_dead_client_wrote_to_stores_does_not_meet_what_others_write() {
 }
 
 #[test]
+fn a_listing_goes_on_when_its_directory_is_held_meanwhile() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        t.run(t.fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+        for n in 0..1_500 {
+            let at = path(&format!("/sub/d/f{n}"));
+            let file = t.run(t.fs.create(&t.root, &at, 0o644, RW)).unwrap().0;
+            t.run(file.release());
+        }
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let dir = t.run(fs.lookup(&t.root, &path("/sub/d"))).unwrap().loc;
+    let mut listing = fs.readdir(&t.root, &dir, 0);
+    let mut listed = Vec::new();
+    // As rm -r does.
+    while let Some(item) = t.run(listing.next()).unwrap() {
+        t.run(fs.unlink(&t.root, &At::child(dir.clone(), &item.name))).unwrap();
+        listed.push(item.name);
+    }
+    listed.sort();
+    listed.dedup();
+    assert_eq!(listed.len(), 1_500);
+    t.run(fs.rmdir(&t.root, &path("/sub/d"))).unwrap();
+    t.run(fs.rmdir(&t.root, &path("/sub"))).unwrap();
+}
+
+#[test]
 fn what_was_there_is_seen_and_changed() {
     let s = Subtree::start(&[("consistency", "invisible"), ("durability", "none")], |t| {
         t.run(t.fs.mkdir(&t.root, &path("/sub/old"), 0o755)).unwrap();

@@ -258,7 +258,15 @@ impl Fs {
     pub fn readdir(&self, who: &Caller, dir: &Locator, cookie: u64) -> DirStream {
         match self.under(dir) {
             Ok(AnyNamespace::Decoupled(subtree)) => subtree.readdir(who, dir, cookie),
-            Ok(serving) => ask!(serving, names => names.readdir(who, dir, cookie)),
+            Ok(serving) => {
+                let listing = ask!(serving, names => names.readdir(who, dir, cookie));
+                let (subtrees, who, dir) = (self.subtrees.clone(), who.clone(), dir.clone());
+                listing.or_held(cookie, move |policy, cookie| {
+                    let subtree = subtrees.held(policy)?;
+                    let dir = dir.clone().under(policy);
+                    Ok(subtree.map(|subtree| subtree.readdir(&who, &dir, cookie)))
+                })
+            }
             Err(error) => DirStream::of(Err(error)),
         }
     }
