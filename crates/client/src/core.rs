@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use saker_types::{InodeId, Locator, ROOT, Result};
 
@@ -11,6 +11,7 @@ use crate::data::failing_stores::FailingStores;
 use crate::data::memory::MemoryBudget;
 use crate::data::open_inode::{OpenInode, OpenInodes};
 use crate::data::short_circuit::{LocalReads, StoreFiles};
+use crate::holds::HeldBy;
 use crate::locks::table::Locks;
 use crate::namespace::strict::reports::Reports;
 use crate::namespace::strict::statfs::StatCache;
@@ -30,6 +31,8 @@ pub(crate) struct Core {
     pub(crate) reports: Reports,
     pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
+    /// Of a client of private servers.
+    pub(crate) held_by: OnceLock<HeldBy>,
     /// For what is read ahead.
     pub(crate) ahead: MemoryBudget,
     /// For what waits to be written out, or is on its way.
@@ -102,6 +105,7 @@ impl Core {
             cluster,
             root,
             lent: Mutex::default(),
+            held_by: OnceLock::new(),
             inodes: OpenInodes::default(),
             reports: Reports::default(),
             locks: Locks::default(),

@@ -222,34 +222,71 @@ impl Cluster {
     /// ETIMEDOUT: it does not say.
     pub(crate) async fn still_holds(&self, policy: u64) -> Result<bool> {
         let holder = self.holds.holder_of(policy);
-        let asked = time::now();
-        let message = RenewHoldsReq { holder, policies: vec![policy] };
-        let (to, deadline) = (NodeId::Coordinator, self.deadline());
-        let call = self.call(to, Op::RenewHolds, &message, Bytes::new(), ATTEMPT_MAX, deadline);
+        let deadline = self.deadline();
+        let ended = self.renew(holder, vec![policy], ATTEMPT_MAX, deadline).await?;
+        Ok(ended.is_empty())
+    }
+
+    /// Renews what is held by a number; tells what is not held any more.
+    async fn renew(
+        &self,
+        holder: u64,
+        policies: Vec<u64>,
+        attempt_max: Duration,
+        deadline: Time,
+    ) -> Result<Vec<u64>> {
+        let (asked, asked_awake_or_not) = (time::now(), time::awake_or_not());
+        let (to, message) = (NodeId::Coordinator, RenewHoldsReq { holder, policies });
+        let call = self.call(to, Op::RenewHolds, &message, Bytes::new(), attempt_max, deadline);
         let RenewHoldsReply { ended } = decode(Op::RenewHolds, call.await?.body)?;
         self.holds.ended(&ended, asked);
-        Ok(ended.is_empty())
+        self.holds.renewed(&message.policies, asked_awake_or_not);
+        Ok(ended)
     }
 
     /// Tells the coordinator that this client still lives.
     async fn renew_holds(&self) {
         let all = self.holds.by_holder().into_iter();
         let renew = all.map(|(holder, policies)| async move {
-            let (asked, to) = (time::now(), NodeId::Coordinator);
-            let message = RenewHoldsReq { holder, policies };
-            let call =
-                self.call(to, Op::RenewHolds, &message, Bytes::new(), PERIOD, asked + PERIOD);
-            let reply = call.await?;
-            let RenewHoldsReply { ended } = decode(Op::RenewHolds, reply.body)?;
+            let ended = self.renew(holder, policies, PERIOD, time::now() + PERIOD).await?;
             for policy in &ended {
                 tracing::warn!("the subtree of policy {policy:#x} is not held any more");
             }
-            self.holds.ended(&ended, asked);
             Ok::<(), Error>(())
         });
         for renewed in join_all(renew).await {
             // It is tried again in the next period.
             _ = renewed.inspect_err(|error| tracing::warn!("holds were not renewed: {error}"));
+        }
+    }
+}
+
+/// Of a client of private servers: who holds their subtree, for as long as it may write to stores.
+pub(crate) struct HeldBy {
+    pub(crate) upstream: Weak<Core>,
+    pub(crate) policy: u64,
+    /// Others go on with the subtree when its lease has ended.
+    pub(crate) lapses: bool,
+}
+
+impl HeldBy {
+    /// Until when the subtree is held for sure: asks, if that is not so any more.
+    ///
+    /// # Errors
+    /// ESTALE: it is not held. ETIMEDOUT: the coordinator does not say.
+    pub(crate) async fn until(&self) -> Result<Time> {
+        let lost =
+            || Error::new(Errno::ESTALE).with_text("this client has lost its hold of the subtree");
+        let upstream = self.upstream.upgrade().ok_or_else(lost)?;
+        let cluster = &upstream.cluster;
+        loop {
+            let lease = cluster.holds.lease(self.policy).ok_or_else(lost)?;
+            let now = time::awake_or_not();
+            match self.lapses {
+                false => return Ok(Time::MAX),
+                true if now < lease => return Ok(time::now() + (lease - now)),
+                true => _ = cluster.still_holds(self.policy).await?,
+            }
         }
     }
 }

@@ -181,7 +181,9 @@ fn who_has_lost_its_hold_acknowledges_nothing() {
     let (t, _) = start(&[("consistency", "invisible"), ("durability", "global")]);
     let (first, second) = (t.connect(), t.connect());
     write(&first, "/sub/f", b"f").unwrap();
-    let file = first.block_on(first.open(&t.root, &path("/sub/f"), RW)).unwrap().0;
+    write(&first, "/sub/large", &[1; 300_000]).unwrap();
+    let [file, large] = ["/sub/f", "/sub/large"]
+        .map(|at| first.block_on(first.open(&t.root, &path(at), RW)).unwrap().0);
     sync(&first, "/sub").unwrap();
     second.block_on(second.reclaim(&t.root, &path("/sub"), true)).unwrap();
     // It has not heard of that.
@@ -192,8 +194,15 @@ fn who_has_lost_its_hold_acknowledges_nothing() {
     assert!(wrote.is_err());
     assert!(sync(&first, "/sub").is_err());
     until("it hears of it", || errno(write(&first, "/sub/g", b"g")) == Errno::ESTALE);
-    assert_eq!(names(&t.fs, "/sub"), ["/f"]);
+    // Stores would take it.
+    let wrote = first.block_on(async {
+        large.write(100_000, &[2; 100_000]).await?;
+        large.flush().await
+    });
+    assert_eq!(errno(wrote), Errno::ESTALE);
+    assert_eq!(names(&t.fs, "/sub"), ["/f", "/large"]);
     assert_eq!(read(&t.fs, "/sub/f").unwrap(), b"f");
+    assert!(read(&t.fs, "/sub/large").unwrap() == [1; 300_000]);
     second.close().unwrap();
 }
 

@@ -12,7 +12,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
 use saker_types::policy::PolicyId;
 use saker_types::wire::{At, HoldReply};
-use saker_types::{Errno, Error, InodeId, Result};
+use saker_types::{Errno, Error, InodeId, Result, limits};
 
 /// How often it is asked whether somebody else's hold can be taken over.
 const ASK_PAUSE: Duration = Duration::from_secs(1);
@@ -42,6 +42,11 @@ pub(super) struct Held {
     pub(super) epoch: Option<u64>,
     /// When the answer came.
     since: Time,
+    /// When the question was sent.
+    asked: Time,
+    /// When the last question was sent that was answered with yes, also while the machine was suspended
+    /// ([`time::awake_or_not`]).
+    pub(super) heard: Option<Time>,
     /// When something was changed there, or was about to be.
     pub(super) used: Time,
     /// Where the subtree begins, as requests have named it: an anchor and names from there.
@@ -50,7 +55,9 @@ pub(super) struct Held {
 
 impl Held {
     fn new(holder: u64, now: Time) -> Held {
-        Held { holder, epoch: None, since: now, used: now, places: Vec::new() }
+        let asked = time::awake_or_not();
+        let places = Vec::new();
+        Held { holder, epoch: None, since: now, asked, heard: None, used: now, places }
     }
 
     pub(super) fn covers(&self, policy: u64, at: &At) -> bool {
@@ -187,7 +194,7 @@ impl SubtreeHolds {
         let now = time::now();
         self.change(|held| {
             let held = held.entry(policy).or_insert_with(|| Held::new(holder, now));
-            (held.holder, held.used) = (holder, now);
+            (held.holder, held.used, held.asked) = (holder, now, time::awake_or_not());
         });
     }
 
@@ -197,6 +204,7 @@ impl SubtreeHolds {
                 let now = time::now();
                 let held = held.entry(policy).or_insert_with(|| Held::new(holder, now));
                 (held.epoch, held.since) = (Some(reply.policy.last_epoch), now);
+                held.heard = Some(held.asked);
             }),
             Err(error) if is_answer(error) => self.forget(policy),
             Err(_) => {}
@@ -219,6 +227,24 @@ impl SubtreeHolds {
             now - held.used >= idle && !PolicyId(**policy).is_decoupled()
         };
         self.lock().iter().filter(is_unused).map(|(policy, _)| *policy).collect()
+    }
+
+    /// Until when nobody takes the subtree of a policy for want of renewals, on the clock of
+    /// [`time::awake_or_not`]; `None`: it is not held.
+    pub(super) fn lease(&self, policy: u64) -> Option<Time> {
+        let held = self.lock();
+        let held = held.get(&policy).filter(|held| held.epoch.is_some())?;
+        held.heard.map(|heard| heard + limits::HOLD_LEASE)
+    }
+
+    /// The coordinator said, when it was asked at `asked`, that these are held.
+    pub(super) fn renewed(&self, policies: &[u64], asked: Time) {
+        let mut held = self.lock();
+        for policy in policies {
+            if let Some(held) = held.get_mut(policy) {
+                held.heard = held.heard.max(Some(asked));
+            }
+        }
     }
 
     /// The coordinator said, when it was asked at `asked`, that these are not held any more.

@@ -53,6 +53,29 @@ fn the_first_change_takes_the_hold_and_the_next_ones_go_on() {
 }
 
 #[test]
+fn who_writes_to_stores_asks_when_the_lease_may_have_ended() {
+    let (t, policy) = under(Consistency::Strong);
+    create(&t, "f").unwrap();
+    t.fake.log();
+    let upstream = Arc::downgrade(&t.fs.core);
+    let held_by = HeldBy { upstream, policy, lapses: true };
+    let until = t.run(held_by.until()).unwrap();
+    assert!(until > time::now() && until <= time::now() + limits::HOLD_LEASE);
+    assert_eq!(t.fake.log(), [""; 0], "it was heard of a moment ago");
+    let holds = &cluster(&t).holds;
+    let forget = || holds.lock().get_mut(&policy).unwrap().heard = Some(Time::ZERO);
+    forget();
+    assert!(t.run(held_by.until()).unwrap() > time::now());
+    assert_eq!(t.fake.log(), ["renew_holds"]);
+    forget();
+    let does_not_lapse = HeldBy { lapses: false, ..held_by };
+    assert_eq!(t.run(does_not_lapse.until()).unwrap(), Time::MAX);
+    t.fake.model().held_by = (0, 0);
+    let held_by = HeldBy { lapses: true, ..does_not_lapse };
+    assert_eq!(t.run(held_by.until()).unwrap_err().errno(), Errno::ESTALE);
+}
+
+#[test]
 fn what_is_held_is_released_when_nobody_uses_the_client_any_more() {
     let (t, _) = under(Consistency::Strong);
     create(&t, "f").unwrap();

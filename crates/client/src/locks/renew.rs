@@ -139,11 +139,16 @@ impl Core {
     /// Until when what was written to a file at so many losses of locks may be sent.
     ///
     /// # Errors
-    /// EIO: no more. ETIMEDOUT: nobody says.
+    /// EIO: no more. ESTALE: it is in a subtree that this client does not hold any more. ETIMEDOUT: nobody
+    /// says.
     pub(crate) async fn may_send(&self, inode: Weak<OpenInode>, losses: u64) -> Result<Time> {
+        let held = match self.held_by.get() {
+            Some(held_by) => held_by.until().await?,
+            None => Time::MAX,
+        };
         // Nobody has it open any more: all its locks were ended.
-        let Some(inode) = inode.upgrade() else { return Ok(Time::MAX) };
-        let until = self.lease(inode.id).await?;
+        let Some(inode) = inode.upgrade() else { return Ok(held) };
+        let until = self.lease(inode.id).await?.min(held);
         match inode.with(|s| s.losses() == losses) {
             true => Ok(until),
             false => Err(lost_lock()),

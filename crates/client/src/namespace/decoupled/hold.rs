@@ -13,6 +13,7 @@ use saker_types::{Errno, Error, Result};
 use super::merge::MergeState;
 use super::saved::SavedJournals;
 use super::{Dirs, KeptIn, PrivateServers, Save, Subtree};
+use crate::holds::HeldBy;
 use crate::policies::SubtreePolicy;
 use crate::{Caller, Fs};
 
@@ -118,6 +119,9 @@ impl Fs {
             Caller { as_holder: Some((self.core.cluster.holds.holder(), epoch)), ..Caller::root() };
         let row = super::load::root_row(&self.core, &holder, &root).await?;
         let servers = PrivateServers::beside(&upstream, kept, &root, row).await?;
+        let lapses = servers.are_saved();
+        let held_by = HeldBy { upstream: Arc::downgrade(&upstream), policy, lapses };
+        _ = servers.core().held_by.set(held_by);
         let mut dirs = Dirs::default();
         if servers.is_kept() {
             // By a process before this one.
