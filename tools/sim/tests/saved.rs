@@ -177,6 +177,25 @@ fn another_client_goes_on_when_the_lease_has_ended() {
 }
 
 #[test]
+fn the_directory_of_a_subtree_is_removed_with_what_is_saved() {
+    let (t, _) = start(&[("consistency", "invisible"), ("durability", "global")]);
+    let other = t.connect();
+    let rmdir = |fs: &Fs| fs.block_on(fs.rmdir(&t.root, &path("/sub")));
+    write(&t.fs, "/sub/merged", b"x").unwrap();
+    sync(&t.fs, "/sub").unwrap();
+    t.run(t.fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    write(&t.fs, "/sub/new", b"y").unwrap();
+    for name in ["/sub/merged", "/sub/new"] {
+        t.run(t.fs.unlink(&t.root, &path(name))).unwrap();
+    }
+    assert_eq!(errno(rmdir(&other)), Errno::EBUSY, "somebody else holds it");
+    rmdir(&t.fs).unwrap();
+    assert_eq!(errno(other.block_on(other.lookup(&t.root, &path("/sub")))), Errno::ENOENT);
+    assert_eq!(journals(&other), [""; 0]);
+    other.close().unwrap();
+}
+
+#[test]
 fn who_has_lost_its_hold_acknowledges_nothing() {
     let (t, _) = start(&[("consistency", "invisible"), ("durability", "global")]);
     let (first, second) = (t.connect(), t.connect());

@@ -305,7 +305,11 @@ impl Cluster {
                 hop(state)
             }
             Class::UseCoordinator | Class::UseOwner => Next::AfterPause,
-            Class::Final if may_take_over(who, error) && self.holds.may_ask(error.policy) => {
+            Class::Final
+                if may_take_over(who, error)
+                    && !is_about_root(op, request, error)
+                    && self.holds.may_ask(error.policy) =>
+            {
                 // Whoever serves the subtree finds out if its holder is dead.
                 Next::GiveUp(Error { class: Class::NeedsHold.into(), ..error.clone() })
             }
@@ -387,6 +391,15 @@ fn may_take_over(who: &Caller, error: &Error) -> bool {
 /// May it be refused because somebody holds the subtree below a directory that it changes?
 fn changes_root(op: Op) -> bool {
     matches!(op, Op::Rmdir | Op::Rename | Op::SetPolicy)
+}
+
+/// Was it refused for the name of the directory that a policy is of, and not for something below it?
+fn is_about_root<R: Routed>(op: Op, request: &mut R, error: &Error) -> bool {
+    let is_below = |at: &mut At| at.anchor.policy == error.policy;
+    changes_root(op)
+        && error.component.is_none()
+        && !request.place().is_some_and(is_below)
+        && !request.other_place().is_some_and(is_below)
 }
 
 /// What a reply lends is told to whoever asked for it.
