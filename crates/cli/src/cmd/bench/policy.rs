@@ -136,15 +136,12 @@ pub fn run(args: &Args) -> Outcome<u8> {
         true => Ok(()),
         false => bench.round(round),
     });
-    // Nobody holds the subtrees any more, and others may remove them.
-    bench.fs.close().about("bench: merging")?;
     if !args.keep {
-        let session = session::connect(&name, ClientOptions::default())?;
-        let target = LibFs::new(session, String::new());
         for dir in &bench.made {
-            target.based(dir).remove_base().about("bench: removing its directory")?;
+            bench.target.based(dir).remove_base().about("bench: removing its directory")?;
         }
     }
+    bench.fs.close().about("bench: merging")?;
     measured?;
     finish(&bench.report)
 }
