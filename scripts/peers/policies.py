@@ -25,10 +25,10 @@ class Plan:
     """How much is measured."""
 
     creates: tuple[int, ...] = (10_000, 100_000, 1_000_000)
-    rounds: tuple[int, ...] = (3, 3, 1)
+    rounds: tuple[int, ...] = (3, 2, 1)
     """Of each number of creates."""
     merge_sizes: tuple[int, ...] = (1_000, 10_000, 20_000, 50_000, 100_000)
-    merges: int = 20
+    merges: int = 10
     """Of each size."""
     clients: tuple[int, ...] = (1, 2, 4)
     client_creates: int = 20_000
@@ -36,7 +36,7 @@ class Plan:
     client_rounds: int = 3
     sync_intervals: tuple[str, ...] = ("100ms", "250ms", "500ms", "1s", "2s", "5s")
     sync_creates: int = 300_000
-    sync_rounds: int = 3
+    sync_rounds: int = 2
 
 
 QUICK = Plan(
@@ -95,8 +95,8 @@ class Cluster(Saker):
         return {one["directory"].rsplit("/", 1)[-1] for one in found if "hold" in one}
 
     def bench(self, name: str, *more: str | int) -> list[dict]:
-        """Measures it; the phases."""
-        said = host.command(self.words(name, *more), seconds=SECONDS_MAX)
+        """Measures it; the phases. What it makes goes with the cluster."""
+        said = host.command(self.words(name, "--keep", *more), seconds=SECONDS_MAX)
         return json.loads(said)["phases"]
 
 
