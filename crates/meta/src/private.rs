@@ -161,7 +161,7 @@ impl Shard {
 
     /// Where the rows differ from what the cluster has, as of now, in the order of their keys. `None` while
     /// a transaction is between its two halves: ask again. `are_merged`: the cluster is about to get them, so
-    /// that from now on their inodes count as its own: their chunks stay, and their directories do not move.
+    /// that from now on their inodes count as its own: their chunks stay.
     ///
     /// # Errors
     /// EIO when rows cannot be read.

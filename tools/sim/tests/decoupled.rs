@@ -314,10 +314,6 @@ fn what_was_there_is_seen_and_changed() {
     assert_eq!(kinds(&theirs), kinds(&mine));
     assert_eq!(read(&other, t, "/sub/c").unwrap(), b"b");
     assert_eq!(read(&other, t, "/sub/old/deep/z").unwrap(), b"written again, and longer");
-    // A directory that was there does not move: programs copy it then.
-    let moved = t.run(fs.rename(&t.root, &path("/sub/old"), &path("/sub/older"), false, &[]));
-    assert_eq!(errno(moved), Errno::EXDEV);
-    s.merge();
     other.close().unwrap();
 }
 
@@ -332,8 +328,9 @@ fn a_directory_that_was_there_gives_its_name_to_something_else() {
     t.run(fs.unlink(&t.root, &path("/sub/d/f"))).unwrap();
     t.run(fs.rmdir(&t.root, &path("/sub/d"))).unwrap();
     write(fs, t, "/sub/d", b"a file now").unwrap();
-    let report = t.run(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
-    assert_eq!(report.conflicts.len(), 1);
+    let dry = t.run(fs.merge_subtree(&t.root, &path("/sub"), true)).unwrap();
+    assert_eq!(dry.conflicts, []);
+    s.merge();
     assert_eq!(read(&other, t, "/sub/d").unwrap(), b"a file now");
     assert_eq!(tree(&other, t, "/sub").unwrap().len(), 1);
     other.close().unwrap();
@@ -916,4 +913,265 @@ fn the_directory_of_a_subtree_is_removed_by_who_holds_it() {
     t.run(t.fs.unlink(&t.root, &path("/sub/file"))).unwrap();
     assert_eq!(errno(rmdir(&other)), Errno::EBUSY);
     rmdir(&t.fs).unwrap();
+}
+
+/// Does steps in a directory: `mkdir a`, `rmdir a`, `write a`, `rm a`, `mv a b`, `swap a b`.
+fn do_steps(fs: &Fs, t: &Cluster, top: &str, steps: &[&str]) {
+    let root = &t.root;
+    for step in steps {
+        let words: Vec<&str> = step.split(' ').collect();
+        let at = |n: usize| path(&format!("{top}/{}", words[n]));
+        let done = match words[0] {
+            "mkdir" => fs.block_on(fs.mkdir(root, &at(1), 0o755)).map(drop),
+            "rmdir" => fs.block_on(fs.rmdir(root, &at(1))).map(drop),
+            "write" => write(fs, t, &format!("{top}/{}", words[1]), step.as_bytes()).map(drop),
+            "rm" => fs.block_on(fs.unlink(root, &at(1))).map(drop),
+            "mv" => fs.block_on(fs.rename(root, &at(1), &at(2), false, &[])).map(drop),
+            "swap" => fs.block_on(fs.exchange(root, &at(1), &at(2), [&[], &[]])).map(drop),
+            other => panic!("{other}"),
+        };
+        done.unwrap_or_else(|error| panic!("{step}: {error}"));
+    }
+}
+
+/// Names below a directory with mode, size, link count and inode.
+fn all_there(fs: &Fs, t: &Cluster, at: &str) -> BTreeMap<String, (u32, u64, u32, u64)> {
+    let names = tree(fs, t, at).unwrap().into_iter();
+    let id = |name: &str| {
+        let place = path(&format!("{at}{name}"));
+        fs.block_on(fs.lookup(&t.root, &place)).unwrap_or_else(|e| panic!("{name}: {e}")).attr.id
+    };
+    names
+        .map(|(name, (mode, size, nlink, _))| {
+            let inode = id(&name);
+            (name, (mode, size, nlink, inode))
+        })
+        .collect()
+}
+
+/// What is there before the subtree has its policy.
+const BEFORE: [&str; 11] = [
+    "mkdir a",
+    "mkdir a/b",
+    "mkdir a/b/c",
+    "mkdir d",
+    "mkdir d/e",
+    "mkdir empty",
+    "write a/f",
+    "write a/b/g",
+    "write a/b/c/h",
+    "write d/i",
+    "write file",
+];
+
+/// What is done with directories that are there.
+const MOVES: [(&str, &[&str]); 22] = [
+    ("another name", &["mv a x"]),
+    ("back again", &["mv a x", "mv x a"]),
+    ("elsewhere", &["mv a/b d/b2", "write d/b2/new"]),
+    ("with something new", &["mv a x", "write x/new", "mkdir x/made", "write x/made/g", "rm x/f"]),
+    ("into a new one", &["mkdir n", "mkdir n/m", "mv a n/m/a", "write n/m/a/b/new"]),
+    ("swapped", &["swap a d", "write a/new"]),
+    ("swapped with a new one", &["mkdir n", "write n/x", "swap a n", "write n/new"]),
+    ("swapped with a file", &["swap a file"]),
+    ("swapped with one in another", &["swap a/b d/e"]),
+    ("its name is a file", &["mv a d/a", "write a"]),
+    ("its name is a new directory", &["mv a d/a", "mkdir a", "write a/f"]),
+    ("its name is another one", &["mv a d/a", "mv empty a", "write a/f"]),
+    ("a chain", &["mv a x", "mv d a", "mv empty d", "write d/new"]),
+    ("three in a ring", &["mv a x", "mv d a", "mv empty d", "mv x empty", "write d/new"]),
+    ("out of one that is removed", &["mv a/b b", "rm a/f", "rmdir a"]),
+    ("out of one whose name is a file", &["mv a/b b", "rm a/f", "rmdir a", "write a"]),
+    ("upside down", &["mv a/b b", "mv a b/a"]),
+    ("upside down by name", &["mv a/b x", "mv a x/b", "mv x a", "write a/new"]),
+    ("over an empty one", &["mv a/b empty"]),
+    (
+        "over an empty one that comes from elsewhere",
+        &["mv empty d/e2", "mv a/b/c empty2", "mv d/e2 empty2/x"],
+    ),
+    ("over a file", &["rm file", "mv a file"]),
+    ("over a file that has moved", &["mv file a/file", "mv d file", "mv a/b file/b"]),
+];
+
+/// What is there, a policy, and then these steps; others see what their client sees.
+fn renamed_and_merged(t: &Cluster, other: &Fs, top: &str, (what, steps): (&str, &[&str])) {
+    let policy = Policy::from_pairs([("consistency", "weak"), ("durability", "none")]).unwrap();
+    t.run(t.fs.mkdir(&t.root, &path(top), 0o755)).unwrap();
+    do_steps(&t.fs, t, top, &BEFORE);
+    t.run(t.fs.set_policy(&t.root, &path(top), &policy)).unwrap();
+    let before = all_there(other, t, top);
+    do_steps(&t.fs, t, top, steps);
+    let mine = all_there(&t.fs, t, top);
+    assert_eq!(all_there(other, t, top), before, "{what}: nothing is merged");
+    let merge = || t.run(t.fs.merge_subtree(&t.root, &path(top), false)).unwrap();
+    let report = merge();
+    assert_eq!((report.conflicts, report.kept_back), (vec![], 0), "{what}");
+    assert_eq!(all_there(other, t, top), mine, "{what}");
+    assert_eq!(all_there(&t.fs, t, top), mine, "{what}");
+    assert_eq!(merge().names, 0, "{what}: nothing has changed since");
+    // What the holder has made and merged is renamed, too.
+    do_steps(&t.fs, t, top, &["mkdir step.tmp", "write step.tmp/a"]);
+    merge();
+    do_steps(&t.fs, t, top, &["write step.tmp/b", "mv step.tmp step", "write step/c"]);
+    assert_eq!(merge().conflicts, []);
+    let mine = all_there(&t.fs, t, top);
+    assert_eq!(all_there(other, t, top), mine, "{what}, and once more");
+    for name in ["a", "b", "c"] {
+        assert!(mine.contains_key(&format!("/step/{name}")), "{what}");
+    }
+}
+
+#[test]
+fn directories_that_were_there_are_renamed() {
+    let t = Cluster::start(3, 1);
+    let other = t.connect();
+    // At once: each waits until others have forgotten the names.
+    std::thread::scope(|scope| {
+        for (n, moves) in MOVES.into_iter().enumerate() {
+            let (t, other) = (&t, &other);
+            scope.spawn(move || renamed_and_merged(t, other, &format!("/s{n}"), moves));
+        }
+    });
+    other.close().unwrap();
+}
+
+/// A client is killed when its merge was polled so many times, and the next one goes on. True: it was merged
+/// before.
+fn killed_and_renamed(t: &Cluster, other: &Fs, times: usize) -> bool {
+    let policy = Policy::from_pairs([("consistency", "weak"), ("durability", "local")]).unwrap();
+    let steps = [
+        "mkdir n",
+        "mv a/b n/b",
+        "write a/b",
+        "swap a d",
+        "write d/new",
+        "mv empty x",
+        "write empty",
+        "write n/b/new",
+        "mv n/b/c c",
+    ];
+    // Since the merge that was killed.
+    let more = ["mv n/b b", "write b/more", "mv d empty2"];
+    let top = format!("/k{times}");
+    t.run(t.fs.mkdir(&t.root, &path(&top), 0o755)).unwrap();
+    do_steps(&t.fs, t, &top, &BEFORE);
+    t.run(t.fs.set_policy(&t.root, &path(&top), &policy)).unwrap();
+    let (fs, tmp) = journalling(t);
+    do_steps(&fs, t, &top, &steps);
+    let top_path = path(&top);
+    let mine = all_there(&fs, t, &top);
+    let merged = fs.block_on(polled(fs.merge_subtree(&t.root, &top_path, false), times));
+    fs.abandon();
+    drop(fs);
+    let again = connect_in(t, tmp.path());
+    again.block_on(again.resume_subtrees());
+    assert_eq!(all_there(&again, t, &top), mine, "{times} polls");
+    if times % 2 == 1 {
+        do_steps(&again, t, &top, &more);
+    }
+    let mine = all_there(&again, t, &top);
+    again.close().unwrap();
+    assert_eq!(all_there(other, t, &top), mine, "{times} polls");
+    merged.is_some_and(|merged| merged.is_ok())
+}
+
+#[test]
+fn whenever_a_client_is_killed_its_directories_are_renamed_by_the_next() {
+    const AT_ONCE: usize = 8;
+    let t = Cluster::start(3, 1);
+    let other = t.connect();
+    for some in 0.. {
+        let merged = std::thread::scope(|scope| {
+            let (t, other) = (&t, &other);
+            // Ever further apart.
+            let times = (0..AT_ONCE).map(|n| (some * AT_ONCE + n) * (some + 1));
+            let killed =
+                times.map(|times| scope.spawn(move || killed_and_renamed(t, other, times)));
+            let killed: Vec<_> = killed.collect();
+            killed.into_iter().map(|killed| killed.join().unwrap()).collect::<Vec<bool>>()
+        });
+        assert!(some > 0 || !merged[AT_ONCE - 1], "it was polled more often");
+        if merged[AT_ONCE - 1] {
+            break;
+        }
+    }
+    other.close().unwrap();
+}
+
+#[test]
+fn a_directory_of_before_is_read_also_when_its_new_name_is_all_that_is_known() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "local")], |t| {
+        do_steps(&t.fs, t, "/sub", &BEFORE);
+    });
+    let t = &s.t;
+    let (first, tmp) = journalling(t);
+    // Nothing in it was read.
+    do_steps(&first, t, "/sub", &["mv a/b b", "mv b/c c"]);
+    first.abandon();
+    drop(first);
+    let again = connect_in(t, tmp.path());
+    again.block_on(again.resume_subtrees());
+    for name in ["c/h", "b/g", "a/f"] {
+        assert!(read(&again, t, &format!("/sub/{name}")).is_ok(), "{name}");
+    }
+    // Nor before a merge.
+    again.abandon();
+    drop(again);
+    let last = connect_in(t, tmp.path());
+    last.block_on(last.resume_subtrees());
+    last.block_on(last.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    assert!(read(&last, t, "/sub/c/h").is_ok());
+    let mine = all_there(&last, t, "/sub");
+    last.close().unwrap();
+    let other = t.connect();
+    assert_eq!(all_there(&other, t, "/sub"), mine);
+    other.close().unwrap();
+}
+
+#[test]
+fn directories_that_others_have_changed_meanwhile_are_renamed_as_far_as_they_can_be() {
+    // What the holder does, what others do, and what is there then.
+    let cases: [(&str, [&[&str]; 3]); 8] = [
+        ("renamed", [&["mv a x"], &["mv a y"], &["x", "x/b", "x/b/c", "x/b/c/h", "x/b/g", "x/f"]]),
+        (
+            "put elsewhere",
+            [&["mv d x", "write x/new"], &["mv d a/b/d"], &["x", "x/e", "x/i", "x/new"]],
+        ),
+        ("removed", [&["mv empty x"], &["rmdir empty"], &[]]),
+        (
+            "removed with what is new in it",
+            [&["mv empty x", "write x/new"], &["rmdir empty"], &["x", "x/new"]],
+        ),
+        ("a file has the name", [&["mv a x"], &["write x"], &["x", "x/b", "x/f"]]),
+        (
+            "a directory has the name",
+            [&["mv a x"], &["mkdir x", "write x/y"], &["x", "x/b", "x/f"]],
+        ),
+        (
+            "where it goes is removed",
+            [&["mv a empty/a"], &["rmdir empty"], &["empty", "empty/a", "empty/a/f"]],
+        ),
+        ("renamed, and removed here", [&["rmdir empty"], &["mv empty d/x"], &[]]),
+    ];
+    for (what, [mine, theirs, wanted]) in cases {
+        let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+            do_steps(&t.fs, t, "/sub", &BEFORE);
+        });
+        let (t, fs) = (&s.t, &s.t.fs);
+        let other = t.connect();
+        do_steps(fs, t, "/sub", mine);
+        do_steps(&other, t, "/sub", theirs);
+        t.run(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+        let here = tree(fs, t, "/sub").unwrap();
+        fs.close().unwrap();
+        let there = all_there(&other, t, "/sub");
+        for name in wanted {
+            assert!(there.contains_key(&format!("/{name}")), "{what}: {name} of {there:#?}");
+        }
+        let is_gone = what != "renamed, and removed here" || !there.contains_key("/d/x");
+        assert!(is_gone, "{what}: {there:#?}");
+        let ids: std::collections::BTreeSet<u64> = there.values().map(|(.., id)| *id).collect();
+        assert_eq!(ids.len(), there.len(), "{what}: {there:#?}, {here:#?}");
+        other.close().unwrap();
+    }
 }

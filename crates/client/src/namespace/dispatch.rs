@@ -288,6 +288,28 @@ impl Fs {
         is_fine(names.access(who, &parent, Access::W.0 | Access::X.0).await)
     }
 
+    /// The root of a subtree that this client holds, as its own servers know it, if that is at a place to which the
+    /// way leads through the cluster: nothing on it is in the subtree.
+    ///
+    /// # Errors
+    /// Why this client does not serve the subtree any more.
+    pub(super) async fn held_root(&self, who: &Caller, at: &At) -> Result<Option<At>> {
+        let held = self.subtrees.all();
+        let is_outside = |subtree: &&Arc<Subtree>| at.anchor.policy != subtree.policy();
+        let Some(last) = at.path.last() else {
+            let root = held.iter().filter(is_outside).find(|subtree| subtree.is_root(at.anchor.id));
+            return Ok(root.map(|subtree| At::handle(subtree.root().clone())));
+        };
+        if !held.iter().filter(is_outside).any(|subtree| subtree.root().name == *last) {
+            return Ok(None);
+        }
+        // Whatever it is, the operation itself says it.
+        let Ok(found) = Strict(&self.core).lookup(who, at).await else { return Ok(None) };
+        let subtree = self.subtrees.held(found.loc.policy)?;
+        let is_root = subtree.is_some_and(|subtree| subtree.is_root(found.attr.id));
+        Ok(is_root.then(|| At::handle(found.loc)))
+    }
+
     /// What was found, by way of the cluster, is the root of a subtree that this client holds? Then as its own
     /// servers show it.
     pub(super) async fn as_held(&self, who: &Caller, at: &At, found: Entry) -> Result<Entry> {

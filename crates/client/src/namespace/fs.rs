@@ -100,6 +100,8 @@ impl Fs {
 
     /// Changes attributes. What was written through this client comes before it.
     pub async fn setattr(&self, who: &Caller, at: &At, change: &SetAttr) -> Result<Entry> {
+        let root = self.held_root(who, at).await?;
+        let at = root.as_ref().unwrap_or(at);
         serve!(self, who, at, names => names.setattr(who, at, change).await)
     }
 
@@ -236,6 +238,8 @@ impl Fs {
 
     /// access(2): 4 read, 2 write, 1 execute, 0 exists.
     pub async fn access(&self, who: &Caller, at: &At, want: u32) -> Result<()> {
+        let root = self.held_root(who, at).await?;
+        let at = root.as_ref().unwrap_or(at);
         serve!(self, who, at, names => names.access(who, at, want).await)
     }
 
@@ -250,6 +254,8 @@ impl Fs {
         want: u32,
         patience: Duration,
     ) -> Result<()> {
+        let root = self.held_root(who, at).await?;
+        let at = root.as_ref().unwrap_or(at);
         serve!(self, who, at, names => names.access_within(who, at, want, patience).await)
     }
 
@@ -277,6 +283,8 @@ impl Fs {
         if let Some(attribute) = PolicyAttribute::of(name) {
             return self.get_policy_attribute(who, at, attribute).await;
         }
+        let root = self.held_root(who, at).await?;
+        let at = root.as_ref().unwrap_or(at);
         serve!(self, who, at, names => names.getxattr(who, at, name).await)
     }
 
@@ -292,11 +300,15 @@ impl Fs {
         if let Some(attribute) = PolicyAttribute::of(name) {
             return self.set_policy_attribute(who, at, attribute, value, flags).await;
         }
+        let root = self.held_root(who, at).await?;
+        let at = root.as_ref().unwrap_or(at);
         serve!(self, who, at, names => names.setxattr(who, at, name, value, flags).await)
     }
 
     /// Names of the extended attributes, each followed by a NUL. Those of policies are not among them.
     pub async fn listxattr(&self, who: &Caller, at: &At) -> Result<Bytes> {
+        let root = self.held_root(who, at).await?;
+        let at = root.as_ref().unwrap_or(at);
         serve!(self, who, at, names => names.listxattr(who, at).await)
     }
 
@@ -305,6 +317,8 @@ impl Fs {
         if let Some(attribute) = PolicyAttribute::of(name) {
             return self.remove_policy_attribute(who, at, attribute).await;
         }
+        let root = self.held_root(who, at).await?;
+        let at = root.as_ref().unwrap_or(at);
         serve!(self, who, at, names => names.removexattr(who, at, name).await)
     }
 

@@ -3,6 +3,7 @@
 
 use futures_util::future::join_all;
 use saker_types::inode::{Inode, Locator};
+use saker_types::policy::PolicyId;
 use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq, rename_flags};
 use saker_types::{Access, Errno, Error, InodeId, NodeId, check_name};
 
@@ -23,6 +24,7 @@ pub(super) async fn turn(h: &StateHandle) {
 /// The parents of both names, if none of the directories above them can be what moves, or if they are
 /// what the client saw ([`check`]).
 pub(super) async fn parents(h: &StateHandle, msg: &RenameReq) -> Result<[InodeId; 2], Error> {
+    let top = top_of(h, msg);
     // Two names in one directory, wherever that is: its place is nobody's business.
     if let [_] = &msg.from.path[..]
         && let [_] = &msg.to.path[..]
@@ -32,23 +34,43 @@ pub(super) async fn parents(h: &StateHandle, msg: &RenameReq) -> Result<[InodeId
         return Ok([msg.from.anchor.id; 2]);
     }
     let from = match msg.flags {
-        rename_flags::EXCHANGE => check(h, &msg.from_chain, &msg.from).await?,
+        rename_flags::EXCHANGE => check(h, &msg.from_chain, &msg.from, top).await?,
         // It is found when the row is taken.
         _ => 0,
     };
-    Ok([from, check(h, &msg.to_chain, &msg.to).await?])
+    Ok([from, check(h, &msg.to_chain, &msg.to, top).await?])
 }
 
-/// The directories from the root to the parent of `at` are still what the client saw, and what its
-/// names lead through: whoever resolves them while what moves is locked does not come to that. Gives
+/// The directory of the decoupled subtree that both names are in, if its holder asks. Nothing that is in such
+/// a subtree leaves it: what moves in it is below that directory, so that what is above it does not matter.
+fn top_of(h: &StateHandle, msg: &RenameReq) -> Option<InodeId> {
+    let (policy, ctx) = (msg.to.anchor.policy, &msg.ctx);
+    let is_within = PolicyId(policy).is_decoupled() && msg.from.anchor.policy == policy;
+    let state = h.state();
+    if !is_within || state.policies.check_holder(policy, ctx.hold, ctx.holder).is_err() {
+        return None;
+    }
+    state.policies.get(policy).ok()?.root.as_ref().map(|loc| loc.id)
+}
+
+/// The directories from the root, or from `top`, to the parent of `at` are still what the client saw, and what
+/// its names lead through: whoever resolves them while what moves is locked does not come to that. Gives
 /// the parent.
-async fn check(h: &StateHandle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
+async fn check(
+    h: &StateHandle,
+    chain: &[Locator],
+    at: &At,
+    top: Option<InodeId>,
+) -> Result<InodeId, Error> {
     at.path.iter().try_for_each(|name| check_name(name))?;
     let root = h.state().root;
     // What is above the root of a private subtree is nobody's business here.
-    let top = chain.iter().position(|loc| loc.id == root).map_or(0, |at| at + 1);
-    let chain = &chain[top..];
-    let mut above = root;
+    let begin = chain.iter().position(|loc| loc.id == root).map(|at| at + 1);
+    let chain = &chain[begin.unwrap_or(0)..];
+    let mut above = match chain.first() {
+        Some(first) if begin.is_none() && top == Some(first.id) => first.pid,
+        _ => root,
+    };
     for loc in chain {
         if loc.pid != above || loc.home_slot.is_some() {
             return Err(stale());

@@ -99,7 +99,10 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
 #[cfg(test)]
 mod tests {
     use saker_types::policy::{Consistency, Durability, Policy, PolicyId};
-    use saker_types::wire::{FetchReq, InvalidateReq, Op, Vote};
+    use saker_types::wire::{
+        At, Ctx, FetchReq, HoldReply, HoldReq, InvalidateReq, Op, PolicyPair, SetPolicyReply,
+        SetPolicyReq, Vote,
+    };
     use saker_types::{Inode, ROOT};
 
     use super::*;
@@ -229,6 +232,50 @@ mod tests {
         });
         assert_eq!(errno(reply), Errno::ESTALE);
         assert_eq!(t.decided(), [false]);
+    }
+
+    #[test]
+    fn who_holds_a_decoupled_subtree_names_the_way_from_its_directory_on() {
+        let mut t = CoordinatorTester::new();
+        let weak = Policy::cell(Consistency::Weak, Durability::None);
+        let pairs = weak.pairs().into_iter();
+        let pairs = pairs.map(|(key, value)| PolicyPair { key: key.to_owned(), value }).collect();
+        let set = SetPolicyReq { ctx: t.ctx(), at: at("s"), pairs };
+        let reply = t.ask::<SetPolicyReply>(Op::SetPolicy, &set, |_, asked| match asked.op {
+            Op::Prepare => yes(&vote(entry(4, "s", 5), Some(dir(5)))),
+            _ => agreeing(asked),
+        });
+        let policy = reply.unwrap().policy;
+        let hold = HoldReq { ctx: t.ctx(), policy, holder: 70, who: String::new(), force: false };
+        let held = t.ask::<HoldReply>(Op::Hold, &hold, |_, asked| agreeing(asked)).unwrap();
+        let hold = held.policy.last_epoch;
+        let cases = [
+            (70, policy, entry(4, "s", 5), None),
+            // Somebody else; not both in the subtree; from another directory on.
+            (71, policy, entry(4, "s", 5), Some(Errno::ESTALE)),
+            (70, 0, entry(4, "s", 5), Some(Errno::ESTALE)),
+            (70, policy, entry(4, "t", 6), Some(Errno::ESTALE)),
+        ];
+        for (holder, from, top, wanted) in cases {
+            let end = entry(top.id, "d", 8).under(policy);
+            let request = RenameReq {
+                ctx: Ctx { holder, hold, ..t.ctx() },
+                from: At::child(entry(5, "x", 7).under(from), b"a"),
+                to: At::child(end.clone(), b"c"),
+                to_chain: vec![top.clone(), end],
+                ..RenameReq::default()
+            };
+            let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
+                Op::Fetch if asked.body::<FetchReq>().name == "d" => yes(&dentry(8)),
+                Op::Fetch => yes(&dentry(top.id)),
+                Op::Prepare => match asked.body::<PrepareReq>().intent() {
+                    Intent::TakeDir => yes(&vote(entry(7, "a", 9).under(policy), Some(dir(9)))),
+                    _ => yes(&vote(entry(8, "c", 9).under(policy), None)),
+                },
+                _ => agreeing(asked),
+            });
+            assert_eq!(reply.err().map(|e| e.errno()), wanted, "{holder} {from:#x} {top:?}");
+        }
     }
 
     #[test]

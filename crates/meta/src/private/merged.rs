@@ -42,6 +42,16 @@ impl MergedRow {
         MergedRow { place, base: Some(base) }
     }
 
+    /// Nothing.
+    pub fn none(place: RowPlace) -> MergedRow {
+        MergedRow { place, base: None }
+    }
+
+    /// A directory, of which only the place is as it was here.
+    pub fn directory_at(place: RowPlace, id: InodeId) -> MergedRow {
+        MergedRow { place, base: Some(Base { id, hash: 0, is_directory: true }) }
+    }
+
     /// The directory that is there, if one is.
     pub fn directory(&self) -> Option<InodeId> {
         self.base.filter(|base| base.is_directory).map(|base| base.id)

@@ -224,7 +224,8 @@ impl Shard {
         if parent.is_none() && inode.attr.id != msg.at.anchor.id {
             return Err(self.lost(msg));
         }
-        if intent == Intent::RemoveDir && !msg.at.may_end_at(inode.attr.id) {
+        let leaves = matches!(intent, Intent::RemoveDir | Intent::TakeDir);
+        if leaves && parent.is_some() && !msg.at.may_end_at(inode.attr.id) {
             return Err(Error::elsewhere(msg.at.path.len() - 1).into());
         }
         if !inode.attr.is_dir() {
@@ -239,10 +240,6 @@ impl Shard {
         }
         if inode.attr.id == saker_types::ROOT && intent != Intent::SetDir {
             return Err(Errno::EBUSY.into());
-        }
-        if intent == Intent::TakeDir && self.is_of_cluster(inode.attr.id)? {
-            let text = "a directory that was there before the subtree was decoupled does not move";
-            return Err(Error::new(Errno::EXDEV).with_text(text).into());
         }
         if let (Some(parent), Intent::TakeDir | Intent::RemoveDir) = (&parent, intent) {
             may_remove(&parent.dir, Some(inode.attr.uid), &msg.ctx.cred)?;

@@ -150,6 +150,10 @@ impl Fs {
         });
         subtree.end_with_servers();
         subtree.finish_merge().await?;
+        if subtree.servers.is_kept() {
+            // What was loaded before is not loaded a second time, at another name that it has got.
+            subtree.find_dirs().await?;
+        }
         Ok(subtree)
     }
 

@@ -118,7 +118,14 @@ impl Subtree {
         let mut inserted = Vec::with_capacity(rows.len());
         for (at, row) in rows {
             if let (RowPlace::Entry(EntryKey { pid, name }), true) = (&at, row.attr.is_dir()) {
-                below.push(self.under_policy(&Locator::entry(*pid, name.clone(), row.attr.id)));
+                let loc = self.under_policy(&Locator::entry(*pid, name.clone(), row.attr.id));
+                // It has had another name since it was loaded, or is about to have one.
+                let known =
+                    self.dirs().known.get_mut(&loc.id).map(|it| std::mem::replace(it, loc.clone()));
+                if known.is_some_and(|it| (it.pid, &it.name) != (loc.pid, &loc.name)) {
+                    continue;
+                }
+                below.push(loc);
             }
             inserted.push((at, row));
         }

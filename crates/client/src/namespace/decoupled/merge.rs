@@ -10,6 +10,7 @@ mod later;
 mod plan;
 
 use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -20,13 +21,15 @@ use saker_meta::private::{MergedRow, RowPlace, Unfinished};
 use saker_runtime::time;
 use saker_types::policy::Mechanism;
 use saker_types::wire::{
-    Empty, EntryKey, MergeConflict, MergeReply, MergeReq, Op, ShardRows, StageReq,
+    At, Empty, EntryKey, MergeConflict, MergeReply, MergeReq, Op, ShardRows, StageReq,
 };
 use saker_types::{Errno, Error, InodeId, Locator, Result};
 
 use self::plan::{Plan, parts};
 use super::Subtree;
 use super::saved::StoredMerge;
+use crate::namespace::api::Namespace;
+use crate::namespace::strict::Strict;
 use crate::net::request::To;
 
 /// Times that a merge is begun anew because others change the same names meanwhile. Of many conflicts only
@@ -140,7 +143,7 @@ impl Subtree {
         if dry_run {
             return Ok(report);
         }
-        report.kept_back += self.do_later(plan.later).await?;
+        self.do_later(plan.later, release, &mut report).await?;
         if !release {
             self.save_merged().await?;
         }
@@ -186,8 +189,10 @@ impl Subtree {
         report: &mut MergeReport,
     ) -> Result<bool> {
         let (mut rounds, mut retries, mut seen) = (0, RETRIES_MAX, HashSet::new());
+        self.make_room(plan).await?;
         let mut told: Option<Arc<[MergedRow]>> = None;
-        while !plan.staged.is_empty() {
+        // Who ends looks also where directories go that others may have removed.
+        while !plan.staged.is_empty() || release && plan.moves().next().is_some() {
             if told.as_ref().is_none_or(|told| !Arc::ptr_eq(told, &plan.merged)) {
                 self.servers.begin_merge(plan.merged.clone()).await?;
                 told = Some(plan.merged.clone());
@@ -442,18 +447,41 @@ impl Subtree {
     }
 
     /// Learns where the cluster has directories, of a subtree that goes on from a journal.
-    async fn find_dirs(&self) -> Result<()> {
+    pub(super) async fn find_dirs(&self) -> Result<()> {
         let found = self.servers.cluster_dirs().await?;
         let mut dirs = self.dirs();
         for (EntryKey { pid, name }, id) in found {
-            let loc = || Locator::entry(pid, name, id).under(self.policy);
-            dirs.known.entry(id).or_insert_with(loc);
+            if let Entry::Vacant(unknown) = dirs.known.entry(id) {
+                unknown.insert(Locator::entry(pid, name, id).under(self.policy));
+                dirs.unloaded.insert(id);
+            }
         }
         Ok(())
     }
 
     async fn place_of(&self, id: InodeId) -> Result<Locator> {
         Ok(self.places_of(HashSet::from([id])).await?.swap_remove(0))
+    }
+
+    /// Where the cluster has a directory now, which had this name. `None`: others have removed it.
+    async fn where_is(&self, key: &EntryKey, id: InodeId) -> Result<Option<Locator>> {
+        let known = self.dirs().known.get(&id).cloned();
+        let loc = known.unwrap_or_else(|| Locator::entry(key.pid, key.name.clone(), id));
+        let at = At::handle(self.under_policy(&loc));
+        match Strict(&self.upstream).getattr(&self.holder(), &at).await {
+            Ok(entry) => {
+                let loc = Locator::entry(entry.loc.pid, entry.loc.name, id).under(self.policy);
+                self.dirs().known.insert(id, loc.clone());
+                Ok(Some(loc))
+            }
+            Err(error) if self.is_gone(&error) => Ok(None),
+            Err(error) => Err(self.lost(error)),
+        }
+    }
+
+    /// Does the error say that a directory is not there?
+    fn is_gone(&self, error: &Error) -> bool {
+        error.errno() == Errno::ENOENT || error.errno() == Errno::ESTALE && self.is_held()
     }
 }
 

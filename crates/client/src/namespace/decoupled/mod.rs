@@ -181,6 +181,11 @@ impl Subtree {
         self.policy
     }
 
+    /// Its root directory.
+    pub(crate) fn root(&self) -> &Locator {
+        &self.root
+    }
+
     /// Is this its root directory?
     pub(crate) fn is_root(&self, id: InodeId) -> bool {
         self.root.id == id

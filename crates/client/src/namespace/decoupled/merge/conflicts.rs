@@ -7,6 +7,8 @@
 //! | renamed a file | has changed it | it is changed where it is now; where that is not known, there are both |
 //! | removed or replaced a file | has changed it | it is made again, with another inode number |
 //! | moved a directory | has changed something in it | that is merged where the directory is now |
+//! | moved a directory | has renamed or removed it | that is done where the directory is now |
+//! | put something at a name | has given that name to a directory of before | as if it had made something of that name |
 //! | removed a directory | has changed something in it | it stays in the subtree until it is released, and is made again then |
 //!
 //! What stays in the subtree is merged the next time.
@@ -18,7 +20,7 @@ use saker_meta::private::{MergedRow, RowPlace};
 use saker_types::wire::{At, EntryKey, MergeConflict, StagedRow};
 use saker_types::{Errno, Error, FileKind, Inode, InodeId, Locator, Result, limits};
 
-use super::plan::{Later, Plan};
+use super::plan::{Later, MovedDir, Plan};
 use crate::namespace::api::Namespace;
 use crate::namespace::decoupled::Subtree;
 use crate::namespace::strict::Strict;
@@ -41,8 +43,14 @@ impl Plan {
     pub(super) fn is_expected(&self, at: usize, conflict: &MergeConflict) -> bool {
         let staged = &self.staged[at];
         let here = id_of(staged);
+        let leaves = || {
+            let mut leaving = self.later.iter().filter_map(|(later, _)| later.leaves());
+            leaving.any(|(_, id)| id == conflict.there)
+        };
         conflict.there != 0
-            && (conflict.there == here || conflict.linked && conflict.there == staged.expect)
+            && (conflict.there == here
+                || conflict.linked && conflict.there == staged.expect
+                || leaves())
     }
 
     /// Where the rows of these names are.
@@ -53,15 +61,15 @@ impl Plan {
         entries.filter(|(key, _)| named.contains(key)).map(|(key, at)| (key.clone(), at)).collect()
     }
 
-    /// A directory was given another name, to make room. If it is to be removed, it is there.
-    fn is_aside(&mut self, id: InodeId, at: EntryKey) {
-        for (later, _) in &mut self.later {
-            if let Later::Rmdir(key, removed) = later
-                && *removed == id
-            {
-                key.clone_from(&at);
-            }
-        }
+    /// A directory was given another name, to make room. If it is to be removed, or renamed, it is there: tells
+    /// where it was then.
+    fn is_aside(&mut self, id: InodeId, at: EntryKey) -> Option<EntryKey> {
+        let later = self.later.iter_mut().map(|(later, _)| later);
+        let mut leaving = later.filter(|later| later.leaves().is_some_and(|(_, it)| it == id));
+        let later = leaving.next()?;
+        let before = later.leaves()?.0.clone();
+        later.leaves_from(at);
+        Some(before)
     }
 
     /// Stages a row differently, since something else is there.
@@ -141,6 +149,25 @@ impl Plan {
         }
     }
 
+    /// Directories do not go where something must stay. Tells how many.
+    fn keep_moves(&mut self, kept: &HashSet<usize>) -> usize {
+        let names: HashSet<&EntryKey> =
+            kept.iter().filter_map(|at| self.staged[*at].entry.as_ref()).collect();
+        let before = self.later.len();
+        self.later.retain(|(later, _)| later.moves().is_none_or(|dir| !names.contains(&dir.to)));
+        before - self.later.len()
+    }
+
+    /// A directory that others have removed does not get another name, but is made again at that.
+    fn take_move(&mut self, id: InodeId) -> Option<MovedDir> {
+        let is_it = |(later, _): &(Later, _)| later.moves().is_some_and(|dir| dir.id == id);
+        let at = self.later.iter().position(is_it)?;
+        match self.later.remove(at).0 {
+            Later::Move(dir) => Some(*dir),
+            _ => None,
+        }
+    }
+
     fn unstage(&mut self, rows: &HashSet<usize>) {
         let mut at = 0;
         self.staged.retain(|_| {
@@ -154,7 +181,7 @@ impl Plan {
         let is_in = |staged: &StagedRow| {
             staged.row.is_some() && staged.entry.as_ref().is_some_and(|key| key.pid == dir)
         };
-        self.staged.iter().any(is_in)
+        self.staged.iter().any(is_in) || self.moves().any(|moved| moved.to.pid == dir)
     }
 
     /// Rows that must stay with these: what is in directories among them, and all names that inodes among
@@ -217,6 +244,8 @@ impl Subtree {
         for conflict in names.into_iter().filter(|conflict| !changed.contains(&conflict.entry.pid))
         {
             let Some(at) = positions.get(&conflict.entry).copied() else { continue };
+            // One of several names of a file, as this client saw it: that is gone, and not aside.
+            let is_replaced = conflict.linked && plan.staged[at].expect == conflict.there;
             let answer = plan.answer(at, conflict);
             self.knows(conflict);
             match answer {
@@ -225,7 +254,12 @@ impl Subtree {
                     dropped.insert(at);
                     are_there.insert(conflict.there);
                 }
-                Answer::Aside => self.put_aside(plan, conflict).await?,
+                Answer::Aside => {
+                    let aside = self.put_aside(plan, conflict).await?;
+                    if is_replaced {
+                        plan.later.insert(0, (Later::Unlink(aside), Vec::new()));
+                    }
+                }
                 // It is not there any more either: where it was here, the next round says what there is.
                 Answer::MadeAgain if plan.stays(at) => {}
                 Answer::MadeAgain if self.follows(plan, at, conflict) => {}
@@ -243,6 +277,7 @@ impl Subtree {
                 staged.in_new_dir = false;
             }
         }
+        plan.made.retain(|id| !are_there.contains(id));
         let mut removed = HashSet::new();
         for MergeConflict { entry, moved, .. } in dirs {
             match moved {
@@ -277,7 +312,7 @@ impl Subtree {
         if !kept.is_empty() {
             plan.forget_merged(&kept);
         }
-        let kept_back = kept.len();
+        let kept_back = kept.len() + plan.keep_moves(&kept);
         plan.unstage(&dropped.into_iter().chain(kept).collect());
         Ok(kept_back)
     }
@@ -292,10 +327,60 @@ impl Subtree {
     }
 
     /// What is in the way gets another name.
-    async fn put_aside(&self, plan: &mut Plan, conflict: &MergeConflict) -> Result<()> {
-        let EntryKey { pid, name } = &conflict.entry;
+    async fn put_aside(&self, plan: &mut Plan, conflict: &MergeConflict) -> Result<EntryKey> {
+        let _loading = self.loading.lock().await;
+        let at = self.rename_aside(&conflict.entry, conflict.there).await?;
+        if let Some(before) = plan.is_aside(conflict.there, at.clone()) {
+            self.is_elsewhere(before, conflict.there, Some(at.clone())).await?;
+        }
+        Ok(at)
+    }
+
+    /// Directories that are to be removed or renamed make room for what is new at their names.
+    pub(super) async fn make_room(&self, plan: &mut Plan) -> Result<()> {
+        let leaving = plan.leaving();
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        let new = plan.staged.iter().filter(|staged| staged.row.is_some());
+        let new = new.filter_map(|staged| leaving.get(staged.entry.as_ref()?));
+        for at in new.copied().collect::<Vec<usize>>() {
+            self.put_off(&mut plan.later[at].0).await?;
+        }
+        Ok(())
+    }
+
+    /// A directory that is to be removed or renamed leaves its name free until then.
+    pub(super) async fn put_off(&self, later: &mut Later) -> Result<()> {
+        let Some((key, id)) = later.leaves().map(|(key, id)| (key.clone(), id)) else {
+            return Ok(());
+        };
+        let _loading = self.loading.lock().await;
+        let at = match self.where_is(&key, id).await? {
+            Some(loc) if (loc.pid, &loc.name) == (key.pid, &key.name) => {
+                Some(self.rename_aside(&key, id).await?)
+            }
+            Some(loc) => Some(EntryKey { pid: loc.pid, name: loc.name }),
+            None => None,
+        };
+        self.is_elsewhere(key, id, at.clone()).await?;
+        at.into_iter().for_each(|at| later.leaves_from(at));
+        Ok(())
+    }
+
+    /// The private servers learn where the cluster has a directory.
+    async fn is_elsewhere(&self, key: EntryKey, id: InodeId, at: Option<EntryKey>) -> Result<()> {
+        let gone = MergedRow::none(RowPlace::Entry(key));
+        let here = at.map(|at| MergedRow::directory_at(RowPlace::Entry(at), id));
+        let rows: Vec<MergedRow> = std::iter::once(gone).chain(here).collect();
+        self.servers.mark_merged(rows.into()).await
+    }
+
+    /// Gives what is at a name, a directory mostly, another one beside it.
+    pub(super) async fn rename_aside(&self, key: &EntryKey, id: InodeId) -> Result<EntryKey> {
+        let EntryKey { pid, name } = key;
         let parent = self.place_of(*pid).await?;
-        let aside = format!("{}.conflict-{:x}", String::from_utf8_lossy(name), conflict.there);
+        let aside = format!("{}.conflict-{id:x}", String::from_utf8_lossy(name));
         let aside = &aside.as_bytes()[aside.len().saturating_sub(limits::NAME_BYTES_MAX)..];
         let (from, to) = (At::child(parent.clone(), name), At::child(parent, aside));
         let renamed =
@@ -305,11 +390,11 @@ impl Subtree {
         {
             return Err(error);
         }
-        if let Some(known) = self.dirs().known.get_mut(&conflict.there) {
-            known.name = Bytes::copy_from_slice(aside);
+        let aside = Bytes::copy_from_slice(aside);
+        if let Some(known) = self.dirs().known.get_mut(&id) {
+            known.name = aside.clone();
         }
-        plan.is_aside(conflict.there, EntryKey { pid: *pid, name: Bytes::copy_from_slice(aside) });
-        Ok(())
+        Ok(EntryKey { pid: *pid, name: aside })
     }
 
     /// Stages the change of a file where others have put it, if that is in a directory that is known.
@@ -345,7 +430,7 @@ impl Subtree {
         let is_dir = FileKind::of_mode(conflict.mode) == Some(FileKind::Directory);
         let mut expect = conflict.there;
         if is_dir || conflict.linked {
-            self.put_aside(plan, conflict).await?;
+            _ = self.put_aside(plan, conflict).await?;
             expect = 0;
         }
         plan.staged[at].expect = expect;
@@ -375,9 +460,15 @@ impl Subtree {
         id: InodeId,
         dropped: &mut HashSet<usize>,
     ) -> Result<()> {
-        let place = self.place_of(id).await?;
-        let mut key = EntryKey { pid: place.pid, name: place.name };
-        let row = self.servers.row(RowPlace::Entry(key.clone())).await?;
+        let (mut key, row) = match plan.take_move(id) {
+            Some(MovedDir { to, row, .. }) => (to, Some(row)),
+            None => {
+                let place = self.place_of(id).await?;
+                let key = EntryKey { pid: place.pid, name: place.name };
+                let row = self.servers.row(RowPlace::Entry(key.clone())).await?;
+                (key, row)
+            }
+        };
         let is_it = |row: &Inode| row.attr.id == id && row.attr.is_dir();
         let Some(mut row) = row.filter(is_it) else {
             let text = format!("directory {id:#x} of the subtree is not known");
@@ -410,16 +501,32 @@ impl Subtree {
             staged.entry.iter_mut().for_each(|key| key.pid = new);
             (staged.in_new_dir, staged.expect) = (true, 0);
         }
+        for (later, _) in &mut plan.later {
+            if let Later::Move(dir) = later
+                && dir.to.pid == id
+            {
+                dir.to.pid = new;
+            }
+        }
         plan.made_again.insert(id, new);
+        plan.made.insert(new);
         // Its own directory may have been made again before.
         let above = plan.made_again.get(&key.pid).copied();
         key.pid = above.unwrap_or(key.pid);
-        plan.staged.push(StagedRow {
-            entry: Some(key),
-            row: Some(row),
-            in_new_dir: above.is_some(),
-            ..StagedRow::default()
-        });
+        let in_new_dir = above.is_some() || plan.made.contains(&key.pid);
+        // For what goes there later.
+        let loc = Locator::entry(key.pid, key.name.clone(), new).under(self.policy);
+        self.dirs().known.insert(new, loc);
+        // Where it comes in the place of a file, that is staged already.
+        match plan.staged.iter_mut().find(|staged| staged.entry.as_ref() == Some(&key)) {
+            Some(staged) => staged.row = Some(row),
+            None => plan.staged.push(StagedRow {
+                entry: Some(key),
+                row: Some(row),
+                in_new_dir,
+                ..StagedRow::default()
+            }),
+        }
         Ok(())
     }
 

@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) merged: Arc<[MergedRow]>,
     /// Directories that others have removed and that are made again: their new numbers.
     pub(super) made_again: HashMap<InodeId, InodeId>,
+    /// Directories that it makes.
+    pub(super) made: HashSet<InodeId>,
     /// Changes of files that others have renamed are staged at these names, and here at those.
     pub(super) followed: HashMap<EntryKey, EntryKey>,
     /// Ordinary operations after it, each with what the cluster has then.
@@ -31,7 +33,9 @@ pub(super) struct Plan {
 /// An ordinary operation on what was there before.
 #[derive(Debug)]
 pub(super) enum Later {
-    /// A directory was removed.
+    /// A directory has another name.
+    Move(Box<MovedDir>),
+    /// A directory was removed. It is where the private servers know it.
     Rmdir(EntryKey, InodeId),
     /// A directory has other attributes.
     Change(EntryKey, Box<Inode>),
@@ -41,13 +45,74 @@ pub(super) enum Later {
     Home(Locator, Box<Inode>),
 }
 
+/// A directory that was there before and has another name.
+#[derive(Clone, Debug)]
+pub(super) struct MovedDir {
+    pub(super) id: InodeId,
+    /// Where the private servers know that the cluster has it.
+    pub(super) from: EntryKey,
+    pub(super) to: EntryKey,
+    /// As it is here.
+    pub(super) row: Inode,
+}
+
+impl Later {
+    /// The directory that leaves a name, and the name.
+    pub(super) fn leaves(&self) -> Option<(&EntryKey, InodeId)> {
+        match self {
+            Later::Move(dir) => Some((&dir.from, dir.id)),
+            Later::Rmdir(key, id) => Some((key, *id)),
+            Later::Change(..) | Later::Unlink(_) | Later::Home(..) => None,
+        }
+    }
+
+    /// Where that one is now.
+    pub(super) fn leaves_from(&mut self, at: EntryKey) {
+        match self {
+            Later::Move(dir) => dir.from = at,
+            Later::Rmdir(key, _) => *key = at,
+            Later::Change(..) | Later::Unlink(_) | Later::Home(..) => {}
+        }
+    }
+
+    /// The directory that gets another name.
+    pub(super) fn moves(&self) -> Option<&MovedDir> {
+        match self {
+            Later::Move(dir) => Some(dir),
+            _ => None,
+        }
+    }
+}
+
+/// Directories that were there before and have another name, with the ones that they had.
+fn moved_dirs(changes: &[RowChange]) -> HashMap<InodeId, EntryKey> {
+    let is_there =
+        |change: &RowChange, id: InodeId| change.row.as_ref().is_some_and(|row| row.attr.id == id);
+    let mut left: HashMap<InodeId, EntryKey> = HashMap::new();
+    for change in changes.iter().filter(|change| change.was_directory) {
+        if let (RowPlace::Entry(key), false) = (&change.place, is_there(change, change.expect)) {
+            left.insert(change.expect, key.clone());
+        }
+    }
+    if left.is_empty() {
+        return left;
+    }
+    let rows = changes.iter().filter_map(|change| change.row.as_ref());
+    let are_here: HashSet<InodeId> =
+        rows.filter(|row| row.attr.is_dir()).map(|row| row.attr.id).collect();
+    left.retain(|id, _| are_here.contains(id));
+    left
+}
+
 impl Plan {
     /// Of what has changed under a policy.
     pub(super) fn of(changes: Vec<RowChange>, policy: u64) -> Plan {
         let (mut plan, mut all_merged) = (Plan::default(), Vec::new());
+        let moved = moved_dirs(&changes);
         let new_dir = |change: &RowChange| {
             let row = change.row.as_ref().filter(|row| row.attr.is_dir())?;
-            (change.expect != row.attr.id).then_some(row.attr.id)
+            let is_new = change.expect != row.attr.id && !moved.contains_key(&row.attr.id);
+            is_new.then_some(row.attr.id)
         };
         let is_new = |change: &RowChange| {
             change.row.as_ref().is_some_and(|row| row.attr.id != change.expect)
@@ -64,11 +129,12 @@ impl Plan {
                 came.insert(row.attr.id, key.clone());
             }
         }
-        let made: HashSet<InodeId> = changes.iter().filter_map(new_dir).collect();
+        plan.made = changes.iter().filter_map(new_dir).collect();
+        let (mut moves, mut changed) = (Vec::new(), Vec::new());
         let mut removed: Vec<(Later, Vec<MergedRow>)> = Vec::new();
         let mut homes = Vec::new();
         for change in changes {
-            let merged = change.merged();
+            let mut merged = change.merged();
             let RowChange { place, row, expect, was_directory, .. } = change;
             let key = match place {
                 RowPlace::Entry(key) => key,
@@ -87,24 +153,29 @@ impl Plan {
                     continue;
                 }
             };
-            let row = match row {
-                Some(row) if was_directory && row.attr.id == expect => {
-                    plan.later.push((Later::Change(key, Box::new(row)), vec![merged]));
-                    continue;
-                }
-                None if was_directory => {
-                    removed.push((Later::Rmdir(key, expect), vec![merged]));
-                    continue;
-                }
-                // Something new has its name.
-                Some(row) if was_directory => {
-                    removed.push((Later::Rmdir(key.clone(), expect), Vec::new()));
-                    Some(row)
-                }
-                row => row,
-            };
+            let mut row = row;
+            let here = row.as_ref().map_or(0, |row| row.attr.id);
+            if let Some(row) = row.take_if(|_| was_directory && here == expect) {
+                changed.push((Later::Change(key, Box::new(row)), vec![merged]));
+                continue;
+            }
+            if was_directory && !moved.contains_key(&expect) {
+                removed.push((Later::Rmdir(key.clone(), expect), Vec::new()));
+            }
+            if let Some(from) = moved.get(&here)
+                && let Some(row) = row.take()
+            {
+                let dir = MovedDir { id: here, from: from.clone(), to: key.clone(), row };
+                let gone = MergedRow::none(RowPlace::Entry(key.clone()));
+                let is_here = std::mem::replace(&mut merged, gone);
+                moves.push((Later::Move(Box::new(dir)), vec![is_here]));
+            }
+            // A directory goes by an ordinary operation, and a name that was free is so until one comes.
+            if row.is_none() && (was_directory || expect == 0) {
+                continue;
+            }
             let expect = if was_directory { 0 } else { expect };
-            let in_new_dir = made.contains(&key.pid);
+            let in_new_dir = plan.made.contains(&key.pid);
             let moves_to = came
                 .get(&expect)
                 .filter(|_| expect != 0)
@@ -114,15 +185,29 @@ impl Plan {
             plan.staged.push(staged);
             all_merged.push(merged);
         }
-        plan.later.extend(removed.into_iter().chain(homes));
+        plan.later = [moves, changed, removed, homes].into_iter().flatten().collect();
         plan.merged = all_merged.into();
         plan
     }
 
-    /// Directories, in which something is staged, that this merge does not make.
+    /// Directories, in which something is staged or to which a directory goes, that this merge does not make.
     pub(super) fn dirs(&self) -> HashSet<InodeId> {
         let told = self.staged.iter().filter(|staged| !staged.in_new_dir);
-        told.filter_map(|staged| staged.entry.as_ref()).map(|key| key.pid).collect()
+        let told = told.filter_map(|staged| staged.entry.as_ref()).map(|key| key.pid);
+        // Others may have removed, or renamed, where a directory is to go.
+        let reached = self.moves().map(|dir| dir.to.pid).filter(|id| !self.made.contains(id));
+        told.chain(reached).collect()
+    }
+
+    /// Directories that get other names.
+    pub(super) fn moves(&self) -> impl Iterator<Item = &MovedDir> {
+        self.later.iter().filter_map(|(later, _)| later.moves())
+    }
+
+    /// Positions of those that are done later, by the name that a directory leaves.
+    pub(super) fn leaving(&self) -> HashMap<EntryKey, usize> {
+        let left = |(at, (later, _)): (usize, &(Later, _))| Some((later.leaves()?.0.clone(), at));
+        self.later.iter().enumerate().filter_map(left).collect()
     }
 
     /// What is staged, by the shard that owns it: the rows' indices. Every shard is there.
