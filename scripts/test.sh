@@ -264,6 +264,7 @@ beside fsx sim fsx
 beside model sim model_vs_local
 beside client client
 beside property sim property
+beside decoupled sim decoupled_model
 beside balance sim balance
 beside garbage sim garbage
 beside replicas sim replicas

@@ -92,8 +92,26 @@ pub struct Comparison<T> {
     inos_back: HashMap<u64, ModelIno>,
     /// Times when last seen: the model's and the target's.
     seen: HashMap<ModelIno, (OpStat<ModelTime>, OpStat<i64>)>,
+    /// What is seen is so through a merge: of some inodes the times are those of the merge.
+    is_merged_view: bool,
     log: VecDeque<String>,
     report: CompareReport,
+}
+
+/// What was at some time, to go back to.
+#[derive(Clone)]
+pub struct Moment {
+    model: Model,
+    inos: HashMap<ModelIno, u64>,
+    inos_back: HashMap<u64, ModelIno>,
+    seen: HashMap<ModelIno, (OpStat<ModelTime>, OpStat<i64>)>,
+}
+
+impl Moment {
+    /// Was it there?
+    pub fn has(&self, ino: ModelIno) -> bool {
+        self.model.lives(ino)
+    }
 }
 
 /// Runs a plan on a target.
@@ -109,7 +127,8 @@ pub fn run<T: TestedFs>(
 }
 
 impl<T: TestedFs> Comparison<T> {
-    fn new(plan: ComparePlan, rules: ModelRules, target: T) -> Comparison<T> {
+    /// Nothing is there yet.
+    pub fn new(plan: ComparePlan, rules: ModelRules, target: T) -> Comparison<T> {
         Comparison {
             model: Model::new(rules),
             target,
@@ -118,6 +137,7 @@ impl<T: TestedFs> Comparison<T> {
             inos: HashMap::new(),
             inos_back: HashMap::new(),
             seen: HashMap::new(),
+            is_merged_view: false,
             log: VecDeque::new(),
             report: CompareReport::default(),
         }
@@ -127,19 +147,112 @@ impl<T: TestedFs> Comparison<T> {
         let mut generator = Generator::new(self.plan.seed, self.plan.clients, self.plan.dots);
         for n in 1..=self.plan.steps {
             let step = generator.step(&self.model);
-            let kind = step.op.kind();
-            self.log_step(&step);
-            if let Some(worked) = self.execute(&step)? {
-                self.report.tried[kind] += 1;
-                self.report.succeeded[kind] += u64::from(worked);
-                self.probe(&step)?;
-            }
+            self.try_step(&step)?;
             if n % self.plan.tree_every == 0 || n == self.plan.steps {
                 let other = (step.client + 1) % self.plan.clients;
                 self.compare_trees(other)?;
             }
         }
         Ok(())
+    }
+
+    fn try_step(&mut self, step: &OpStep) -> Result<(), String> {
+        let kind = step.op.kind();
+        self.log_step(step);
+        if let Some(worked) = self.execute(step)? {
+            self.report.tried[kind] += 1;
+            self.report.succeeded[kind] += u64::from(worked);
+            self.probe(step)?;
+        }
+        Ok(())
+    }
+
+    /// One step, as a generator drew it.
+    ///
+    /// # Errors
+    /// A difference.
+    pub fn step(&mut self, step: &OpStep) -> Result<(), Difference> {
+        self.try_step(step).map_err(|why| self.describe(&why))
+    }
+
+    /// Everything that is there, as one client sees it.
+    ///
+    /// # Errors
+    /// A difference.
+    pub fn tree_of(&mut self, client: usize) -> Result<(), Difference> {
+        self.compare_trees(client).map_err(|why| self.describe(&why))
+    }
+
+    /// The same by a client that sees it through a merge: times of directories, and when inodes with several names
+    /// were changed, may be those of the merge.
+    ///
+    /// # Errors
+    /// A difference.
+    pub fn merged_tree_of(&mut self, client: usize) -> Result<(), Difference> {
+        self.is_merged_view = true;
+        let same = self.tree_of(client);
+        self.is_merged_view = false;
+        same
+    }
+
+    /// Notes an event between the steps, for the description of a difference.
+    pub fn note(&mut self, event: &str) {
+        self.log_line(event.to_owned());
+    }
+
+    /// What is so now.
+    pub fn moment(&self) -> Moment {
+        let (model, inos) = (self.model.clone(), self.inos.clone());
+        Moment { model, inos, inos_back: self.inos_back.clone(), seen: self.seen.clone() }
+    }
+
+    /// What was done since has not been: the target is as it was, but that it may have other times of
+    /// directories, and of changes of inodes with several names.
+    pub fn go_back(&mut self, to: Moment) {
+        let Moment { model, inos, inos_back, seen } = to;
+        (self.model, self.inos, self.inos_back, self.seen) = (model, inos, inos_back, seen);
+        let others = self.model.inos().into_iter();
+        let others: Vec<ModelIno> = others.filter(|ino| self.is_timed_by_merge(*ino)).collect();
+        self.model.forget_change_times(&others);
+        others.iter().for_each(|ino| _ = self.seen.remove(ino));
+    }
+
+    /// What was written through open files is flushed.
+    ///
+    /// # Errors
+    /// Of the target.
+    pub fn flush_all(&mut self) -> Result<(), Errno> {
+        for fd in 0..FDS {
+            if self.model.handle(fd).is_some_and(|handle| handle.dirty) {
+                self.target.flush(fd)?;
+                self.model.flushed(fd);
+            }
+        }
+        Ok(())
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The model, for what happens to it beside the steps.
+    pub fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
+    /// The target.
+    pub fn target(&mut self) -> &mut T {
+        &mut self.target
+    }
+
+    /// Counts until now.
+    pub fn report(&self) -> &CompareReport {
+        &self.report
+    }
+
+    fn is_timed_by_merge(&self, ino: ModelIno) -> bool {
+        self.model.is_dir(ino) || self.model.is_linked(ino)
     }
 
     /// Does a step on both and compares; true if it succeeded, none if it is not defined.
@@ -289,6 +402,9 @@ impl<T: TestedFs> Comparison<T> {
             return Ok(()); // removed: its times mean nothing
         }
         let before = self.seen.get(&model.ino);
+        if self.is_merged_view {
+            return self.compare_merged_times(model, real);
+        }
         let old = |pick: fn(&OpStat<ModelTime>) -> ModelTime, real: fn(&OpStat<i64>) -> i64| {
             before.map(|(m, r)| (pick(m), real(r)))
         };
@@ -299,6 +415,27 @@ impl<T: TestedFs> Comparison<T> {
             compare_time("atime", model.atime, real.atime, old(|s| s.atime, |s| s.atime), coarse)?;
         }
         self.seen.insert(model.ino, (model.clone(), real.clone()));
+        Ok(())
+    }
+
+    /// Files have the times that their holder saw.
+    fn compare_merged_times(
+        &self,
+        model: &OpStat<ModelTime>,
+        real: &OpStat<i64>,
+    ) -> Result<(), String> {
+        let Some((_, before)) = self.seen.get(&model.ino) else { return Ok(()) };
+        let is_dir = self.model.is_dir(model.ino);
+        let is_changed_by_merge = self.is_timed_by_merge(model.ino);
+        for (what, is_compared, expected, got) in [
+            ("atime", self.plan.noatime, before.atime, real.atime),
+            ("mtime", !is_dir, before.mtime, real.mtime),
+            ("ctime", !is_changed_by_merge, before.ctime, real.ctime),
+        ] {
+            if is_compared && expected != got {
+                return Err(format!("{what} is {got} after the merge, and was {expected}"));
+            }
+        }
         Ok(())
     }
 
@@ -319,11 +456,15 @@ impl<T: TestedFs> Comparison<T> {
     }
 
     fn log_step(&mut self, step: &OpStep) {
+        let OpStep { client, user, op } = step;
+        self.log_line(format!("client {client} user {user} {op:?}"));
+    }
+
+    fn log_line(&mut self, line: String) {
         if self.log.len() == LOG_STEPS {
             self.log.pop_front();
         }
-        let OpStep { client, user, op } = step;
-        self.log.push_back(format!("client {client} user {user} {op:?}"));
+        self.log.push_back(line);
     }
 
     fn describe(&self, difference: &str) -> Difference {

@@ -52,6 +52,38 @@ impl LibFsTarget {
         })
     }
 
+    /// One of the clients.
+    pub fn client(&self, client: usize) -> &Fs {
+        &self.clients[client]
+    }
+
+    /// The run's directory.
+    pub fn top(&self) -> wire::At {
+        wire::At::below(Locator::root(), vec![self.top.clone()])
+    }
+
+    /// Closes all that is open.
+    ///
+    /// # Errors
+    /// Of closing.
+    pub fn close_all(&mut self) -> Result<(), Error> {
+        self.held = Default::default();
+        (0..FDS).try_for_each(|fd| self.close(fd))
+    }
+
+    /// One of the clients has died, with what it had open, and another one comes in its place.
+    pub fn replace(&mut self, client: usize, fs: Fs) {
+        self.held = Default::default();
+        for open in self
+            .files
+            .iter_mut()
+            .filter(|open| open.as_ref().is_some_and(|open| open.client == client))
+        {
+            *open = None;
+        }
+        self.clients[client] = fs;
+    }
+
     /// The path without any symlink followed.
     fn plain(&self, at: &PathFrom) -> Result<wire::At, Error> {
         let names = at.path.iter().map(|name| Bytes::copy_from_slice(name));

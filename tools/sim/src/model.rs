@@ -162,6 +162,7 @@ pub struct ModelHandle {
 }
 
 /// The model's state.
+#[derive(Clone)]
 pub struct Model {
     rules: ModelRules,
     inodes: BTreeMap<ModelIno, Inode>,
@@ -346,6 +347,43 @@ impl Model {
     /// Is it a directory without entries?
     pub fn is_empty_dir(&self, ino: ModelIno) -> bool {
         self.is_dir(ino) && self.inode(ino).entries.is_empty()
+    }
+
+    /// Everything that is there, named or open.
+    pub fn inos(&self) -> Vec<ModelIno> {
+        self.inodes.keys().copied().collect()
+    }
+
+    /// Has it, or had it once, several names?
+    pub fn is_linked(&self, ino: ModelIno) -> bool {
+        self.inode(ino).linked
+    }
+
+    /// Size, and the step in which data was changed last (0: never); `None` if it is not there any more.
+    pub fn data_state(&self, ino: ModelIno) -> Option<(u64, u64)> {
+        let inode = self.inodes.get(&ino)?;
+        Some((inode.size, inode.writers.values().copied().max().unwrap_or_default()))
+    }
+
+    /// Its names, with the directories that they are in.
+    pub fn names_of(&self, ino: ModelIno) -> Vec<(ModelIno, NameBytes)> {
+        let dirs = self.inodes.iter().filter(|(_, inode)| inode.nlink > 0);
+        let names =
+            dirs.flat_map(|(dir, inode)| inode.entries.iter().map(move |entry| (*dir, entry)));
+        let names = names.filter(|(_, (_, there))| **there == ino);
+        names.map(|(dir, (name, _))| (dir, name.clone())).collect()
+    }
+
+    /// From now on these have other times of change: nobody says which.
+    pub fn forget_change_times(&mut self, inos: &[ModelIno]) {
+        let now = ModelTime::Maybe(self.now);
+        for ino in inos {
+            let inode = self.inode_mut(*ino);
+            inode.ctime = now;
+            if inode.is_dir() {
+                inode.mtime = now;
+            }
+        }
     }
 
     /// Is it a directory?

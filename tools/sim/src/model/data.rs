@@ -3,7 +3,7 @@
 use saker_types::Errno;
 
 use super::{FILE_BYTES_MAX, Found, Model, ModelHandle, ModelIno, ModelTime, UNDEFINED, WalkStop};
-use crate::op::{How, OpResult, PathFrom, User, Value, pattern};
+use crate::op::{DIR_FDS, FDS, How, OpResult, PathFrom, User, Value, pattern};
 
 /// Beyond this the model does not store data; the generator stays below it.
 const DATA_BYTES_MAX: u64 = 64 << 20;
@@ -108,6 +108,18 @@ impl Model {
         self.handle(fd).ok_or(UNDEFINED)?;
         self.replace_handle(fd, None);
         Ok(Value::Done)
+    }
+
+    /// All that is open is closed, as when its client has died.
+    pub fn close_all(&mut self) {
+        for fd in 0..FDS {
+            self.replace_handle(fd, None);
+        }
+        for fd in 0..DIR_FDS {
+            if let Some(old) = self.held[fd].take() {
+                self.reap(old);
+            }
+        }
     }
 
     pub(super) fn fsync(&mut self, fd: usize) -> OpResult<ModelTime> {
