@@ -57,6 +57,9 @@ pub struct RowChange {
     pub expect: InodeId,
     /// That one is a directory.
     pub was_directory: bool,
+    /// Home slot of the file whose name this is, if its attributes are a row of their own that the cluster
+    /// has.
+    pub home_there: Option<u32>,
     /// Of the row here, as the base keeps it.
     hash: u64,
 }
@@ -363,8 +366,16 @@ impl Shard {
             let shown = combine(row, &[totals]);
             (row.attr.mtime_ns, row.attr.ctime_ns) = (shown.mtime_ns, shown.ctime_ns);
         }
+        let mut home_there = None;
+        if let (RowPlace::Entry(_), Some(row)) = (&place, &row)
+            && let Some(slot) = row.home_slot
+        {
+            let home = slot_key(table::ATTR, Slot::from_wire(slot), row.attr.id);
+            home_there = self.get(&base_key(&home))?.map(|_| slot);
+        }
         // Last: which changes of a directory its times have seen tells what is shown of them.
-        Ok(RowChange { place, row: row.map(as_merged), expect, was_directory, hash })
+        let row = row.map(as_merged);
+        Ok(RowChange { place, row, expect, was_directory, home_there, hash })
     }
 
     fn key_of(&self, place: &RowPlace) -> Bytes {

@@ -273,6 +273,62 @@ fn a_listing_goes_on_when_its_directory_is_held_meanwhile() {
 }
 
 #[test]
+fn files_with_several_names_get_others() {
+    let s = Subtree::start(&[("consistency", "invisible"), ("durability", "none")], |t| {
+        for name in ["a", "p", "q"] {
+            write(&t.fs, t, &format!("/sub/{name}"), name.as_bytes()).unwrap();
+            let (from, to) = (format!("/sub/{name}"), format!("/sub/{name}2"));
+            t.run(t.fs.link(&t.root, &path(&from), &path(&to))).unwrap();
+        }
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    let rename = |from: &str, to: &str| {
+        t.run(fs.rename(&t.root, &path(from), &path(to), false, &[])).unwrap();
+    };
+    let unlink = |at: &str| drop(t.run(fs.unlink(&t.root, &path(at))).unwrap());
+    let agree = || {
+        s.merge();
+        let seen_by = |fs: &Fs| {
+            let mut all = tree(fs, t, "/sub").unwrap();
+            // Its time is that of the merge.
+            all.get_mut("/d").unwrap().3 = 0;
+            all
+        };
+        let mine = seen_by(fs);
+        assert_eq!(seen_by(&other), mine);
+        mine.into_iter().map(|(name, (_, _, nlink, _))| (name, nlink)).collect::<Vec<_>>()
+    };
+    let is = |name: &str, nlink: u32| (name.to_owned(), nlink);
+    // None of the names that there were is left of one; two others have each other's.
+    t.run(fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+    t.run(fs.link(&t.root, &path("/sub/a"), &path("/sub/d/c"))).unwrap();
+    rename("/sub/a2", "/sub/b");
+    unlink("/sub/a");
+    for name in ["p2", "q2"] {
+        unlink(&format!("/sub/{name}"));
+    }
+    rename("/sub/p", "/sub/r");
+    rename("/sub/q", "/sub/p");
+    rename("/sub/r", "/sub/q");
+    assert_eq!(agree(), [is("/b", 2), is("/d", 2), is("/d/c", 2), is("/p", 1), is("/q", 1)]);
+    // One name of it is left, and is replaced; one replaces something of before.
+    unlink("/sub/b");
+    rename("/sub/p", "/sub/q");
+    rename("/sub/d/c", "/sub/p");
+    assert_eq!(agree(), [is("/d", 2), is("/p", 1), is("/q", 1)]);
+    assert_eq!(read(&other, t, "/sub/p").unwrap(), b"a");
+    assert_eq!(read(&other, t, "/sub/q").unwrap(), b"q");
+    // Of what was made here, too.
+    write(fs, t, "/sub/x", b"x").unwrap();
+    t.run(fs.link(&t.root, &path("/sub/x"), &path("/sub/y"))).unwrap();
+    agree();
+    rename("/sub/x", "/sub/d/x");
+    assert_eq!(agree(), [is("/d", 2), is("/d/x", 2), is("/p", 1), is("/q", 1), is("/y", 2)]);
+    other.close().unwrap();
+}
+
+#[test]
 fn what_was_there_is_seen_and_changed() {
     let s = Subtree::start(&[("consistency", "invisible"), ("durability", "none")], |t| {
         t.run(t.fs.mkdir(&t.root, &path("/sub/old"), 0o755)).unwrap();

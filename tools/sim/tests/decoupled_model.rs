@@ -97,8 +97,6 @@ struct Run<'a> {
     merged: Moment,
     /// Files whose data must not be changed now.
     fixed: HashSet<ModelIno>,
-    /// Files that had several names when they were merged last.
-    linked: HashSet<ModelIno>,
     /// Those that are, or were, in chunks.
     chunked: HashSet<ModelIno>,
     kills: usize,
@@ -163,7 +161,6 @@ impl<'a> Run<'a> {
             rng,
             merged,
             fixed: HashSet::new(),
-            linked: HashSet::new(),
             chunked,
             kills: 0,
             merges: 0,
@@ -235,7 +232,6 @@ impl<'a> Run<'a> {
             model.is_linked(*ino) || self.loses_unmerged() && self.chunked.contains(ino)
         };
         self.fixed = inos.filter(is_fixed).collect();
-        self.linked = self.fixed.iter().copied().filter(|ino| model.is_linked(*ino)).collect();
         self.merged = self.compared.moment();
     }
 
@@ -254,13 +250,7 @@ impl<'a> Run<'a> {
             was_merged && is.is_some_and(|(size, _)| size > INLINE_MAX) && !keeps(&ino)
         };
         let any_grows = || self.loses_unmerged() && before.inos().into_iter().any(grows);
-        // New names of files that had several are not merged as they should be.
-        let gets_no_name = |ino: &ModelIno| {
-            let names = before.names_of(*ino);
-            after.names_of(*ino).iter().all(|name| names.contains(name))
-        };
-        let keeps_names = || self.linked.iter().all(gets_no_name);
-        self.fixed.iter().all(keeps) && !any_grows() && keeps_names()
+        self.fixed.iter().all(keeps) && !any_grows()
     }
 
     fn kill(&mut self) -> Result<(), Difference> {

@@ -221,6 +221,13 @@ fn note(staged: &StagedRow, ids: &mut HashSet<InodeId>, dirs: &mut HashSet<Inode
     }
 }
 
+/// Another name for an inode, in the same directory.
+pub(super) fn name_beside(name: &[u8], id: InodeId) -> Bytes {
+    let beside = format!("{}.conflict-{id:x}", String::from_utf8_lossy(name)).into_bytes();
+    let cut = beside.len().saturating_sub(limits::NAME_BYTES_MAX);
+    Bytes::copy_from_slice(&beside[cut..])
+}
+
 fn id_of(staged: &StagedRow) -> InodeId {
     staged.row.as_ref().map_or(0, |row| row.attr.id)
 }
@@ -380,9 +387,8 @@ impl Subtree {
     pub(super) async fn rename_aside(&self, key: &EntryKey, id: InodeId) -> Result<EntryKey> {
         let EntryKey { pid, name } = key;
         let parent = self.place_of(*pid).await?;
-        let aside = format!("{}.conflict-{id:x}", String::from_utf8_lossy(name));
-        let aside = &aside.as_bytes()[aside.len().saturating_sub(limits::NAME_BYTES_MAX)..];
-        let (from, to) = (At::child(parent.clone(), name), At::child(parent, aside));
+        let aside = name_beside(name, id);
+        let (from, to) = (At::child(parent.clone(), name), At::child(parent, &aside));
         let renamed =
             Strict(&self.upstream).rename(&self.holder(), &from, &to, 0, [&[], &[]]).await;
         if let Err(error) = renamed
@@ -390,7 +396,6 @@ impl Subtree {
         {
             return Err(error);
         }
-        let aside = Bytes::copy_from_slice(aside);
         if let Some(known) = self.dirs().known.get_mut(&id) {
             known.name = aside.clone();
         }

@@ -9,7 +9,8 @@ use saker_types::wire::{At, EntryKey, MergeConflict, rename_flags};
 use saker_types::{Attr, Class, Errno, Error, Inode, InodeId, Locator, Result};
 
 use super::MergeReport;
-use super::plan::{Later, MovedDir};
+use super::conflicts::name_beside;
+use super::plan::{Later, MovedDir, NewName};
 use crate::namespace::api::Namespace;
 use crate::namespace::decoupled::Subtree;
 use crate::namespace::strict::Strict;
@@ -37,6 +38,10 @@ impl Subtree {
         release: bool,
         report: &mut MergeReport,
     ) -> Result<()> {
+        // Each file has its new names before it loses others, which may be all that it had.
+        for new in later.iter().filter_map(|(one, _)| one.links()) {
+            self.link_beside(new).await?;
+        }
         // What else is done in a directory changes its times.
         let is_last = |(one, _): &(Later, _)| matches!(one, Later::Change(..));
         let (mut last, first): (Vec<_>, Vec<_>) = later.into_iter().partition(is_last);
@@ -61,7 +66,7 @@ impl Subtree {
             let leaves = |(one, _): &(Later, _)| one.leaves().map(|(key, id)| (key.clone(), id));
             let mut taken: HashMap<EntryKey, InodeId> = later.iter().filter_map(leaves).collect();
             for (one, merged) in later {
-                let is_taken = one.moves().is_some_and(|dir| taken.contains_key(&dir.to));
+                let is_taken = one.goes_to().is_some_and(|to| taken.contains_key(to));
                 let done = match is_taken {
                     true => Done::Waits,
                     false => self.do_one(&one, report).await?,
@@ -109,6 +114,7 @@ impl Subtree {
     async fn do_one(&self, later: &Later, report: &mut MergeReport) -> Result<Done> {
         let done = match later {
             Later::Move(dir) => return self.move_dir(dir, report).await,
+            Later::Link(new) => return self.name_file(new, report).await,
             other => self.do_other(other).await,
         };
         match done {
@@ -128,7 +134,7 @@ impl Subtree {
         let holder = &self.holder();
         match later {
             // Done apart.
-            Later::Move(_) => Ok(()),
+            Later::Move(_) | Later::Link(_) => Ok(()),
             Later::Rmdir(key, id) => self.remove_dir(holder, key, *id).await,
             Later::Change(key, row) => self.change_dir(holder, key, row).await,
             Later::Home(home, row) => self.change_home(holder, home, row).await,
@@ -136,6 +142,57 @@ impl Subtree {
                 let parent = self.parent_of(key).await?;
                 names.unlink(holder, &At::child(parent, &key.name)).await.map(drop)
             }
+        }
+    }
+
+    /// Gives a file another name beside the one that it gets.
+    async fn link_beside(&self, new: &NewName) -> Result<()> {
+        let Ok(parent) = self.parent_of(&new.to).await else { return Ok(()) };
+        let beside = At::child(parent, &name_beside(&new.to.name, new.home.id));
+        let from = At::handle(new.home.clone());
+        match Strict(&self.upstream).link(&self.holder(), &from, &beside).await {
+            // By an earlier attempt.
+            Err(error) if error.errno() == Errno::EEXIST => Ok(()),
+            // The file, or the directory, is not there any more, which is told later.
+            Err(error) if self.is_gone(&error) => Ok(()),
+            other => other.map(drop).map_err(|error| self.lost(error)),
+        }
+    }
+
+    /// Gives it the name that it gets, in place of what is there.
+    async fn name_file(&self, new: &NewName, report: &mut MergeReport) -> Result<Done> {
+        let NewName { home, to: EntryKey { name, .. }, expect } = new;
+        let Ok(parent) = self.parent_of(&new.to).await else {
+            return Ok(Done::Never(Errno::ENOENT.into()));
+        };
+        let (names, holder) = (Strict(&self.upstream), self.holder());
+        let to = At::child(parent.clone(), name);
+        let there = match names.lookup(&holder, &to).await {
+            Err(error) if self.is_gone(&error) => None,
+            other => Some(other.map_err(|error| self.lost(error))?.attr),
+        };
+        if let Some(there) = there.filter(|there| ![*expect, home.id].contains(&there.id)) {
+            let (entry, id, mode) = (new.to.clone(), there.id, there.mode);
+            let conflict = MergeConflict { entry, there: id, mode, ..MergeConflict::default() };
+            report.conflicts.push(conflict);
+            if there.is_dir() {
+                self.rename_aside(&new.to, id).await.map_err(|error| self.lost(error))?;
+            }
+        }
+        let mut beside = At::child(parent, &name_beside(name, home.id));
+        beside.expect_last(home.id);
+        match names.rename(&holder, &beside, &to, 0, [&[], &[]]).await {
+            Err(error) if self.is_gone(&error) || error.is(Class::Elsewhere) => {
+                return Ok(Done::Never(error));
+            }
+            other => other.map_err(|error| self.lost(error))?,
+        };
+        // If the file had that name already, it has both still.
+        match names.unlink(&holder, &beside).await {
+            Err(error) if !self.is_gone(&error) && !error.is(Class::Elsewhere) => {
+                Err(self.lost(error))
+            }
+            _ => Ok(Done::Yes),
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) enum Later {
     Rmdir(EntryKey, InodeId),
     /// A directory has other attributes.
     Change(EntryKey, Box<Inode>),
+    /// A file that had several names before has got another one.
+    Link(Box<NewName>),
     /// One of several names of a file was removed.
     Unlink(EntryKey),
     /// A file that had several names before has other attributes.
@@ -56,13 +58,32 @@ pub(super) struct MovedDir {
     pub(super) row: Inode,
 }
 
+/// A new name of a file that had several names before.
+#[derive(Clone, Debug)]
+pub(super) struct NewName {
+    /// The file.
+    pub(super) home: Locator,
+    pub(super) to: EntryKey,
+    /// The inode that the cluster had there; 0: none.
+    pub(super) expect: InodeId,
+}
+
 impl Later {
+    /// The name that something gets.
+    pub(super) fn goes_to(&self) -> Option<&EntryKey> {
+        match self {
+            Later::Move(dir) => Some(&dir.to),
+            Later::Link(new) => Some(&new.to),
+            Later::Rmdir(..) | Later::Change(..) | Later::Unlink(_) | Later::Home(..) => None,
+        }
+    }
+
     /// The directory that leaves a name, and the name.
     pub(super) fn leaves(&self) -> Option<(&EntryKey, InodeId)> {
         match self {
             Later::Move(dir) => Some((&dir.from, dir.id)),
             Later::Rmdir(key, id) => Some((key, *id)),
-            Later::Change(..) | Later::Unlink(_) | Later::Home(..) => None,
+            Later::Change(..) | Later::Link(_) | Later::Unlink(_) | Later::Home(..) => None,
         }
     }
 
@@ -71,7 +92,15 @@ impl Later {
         match self {
             Later::Move(dir) => dir.from = at,
             Later::Rmdir(key, _) => *key = at,
-            Later::Change(..) | Later::Unlink(_) | Later::Home(..) => {}
+            Later::Change(..) | Later::Link(_) | Later::Unlink(_) | Later::Home(..) => {}
+        }
+    }
+
+    /// The file that gets another name.
+    pub(super) fn links(&self) -> Option<&NewName> {
+        match self {
+            Later::Link(new) => Some(new),
+            _ => None,
         }
     }
 
@@ -132,10 +161,10 @@ impl Plan {
         plan.made = changes.iter().filter_map(new_dir).collect();
         let (mut moves, mut changed) = (Vec::new(), Vec::new());
         let mut removed: Vec<(Later, Vec<MergedRow>)> = Vec::new();
-        let mut homes = Vec::new();
+        let (mut homes, mut links) = (Vec::new(), Vec::new());
         for change in changes {
             let mut merged = change.merged();
-            let RowChange { place, row, expect, was_directory, .. } = change;
+            let RowChange { place, row, expect, was_directory, home_there, .. } = change;
             let key = match place {
                 RowPlace::Entry(key) => key,
                 // Its names are merged one by one.
@@ -170,6 +199,15 @@ impl Plan {
                 let is_here = std::mem::replace(&mut merged, gone);
                 moves.push((Later::Move(Box::new(dir)), vec![is_here]));
             }
+            if let (Some(slot), true) = (home_there, here != expect)
+                && row.take().is_some()
+            {
+                let home = Locator { id: here, home_slot: Some(slot), ..Locator::default() };
+                let expect = if was_directory { 0 } else { expect };
+                let new = NewName { home: home.under(policy), to: key, expect };
+                links.push((Later::Link(Box::new(new)), vec![merged]));
+                continue;
+            }
             // A directory goes by an ordinary operation, and a name that was free is so until one comes.
             if row.is_none() && (was_directory || expect == 0) {
                 continue;
@@ -185,7 +223,7 @@ impl Plan {
             plan.staged.push(staged);
             all_merged.push(merged);
         }
-        plan.later = [moves, changed, removed, homes].into_iter().flatten().collect();
+        plan.later = [moves, changed, removed, links, homes].into_iter().flatten().collect();
         plan.merged = all_merged.into();
         plan
     }
