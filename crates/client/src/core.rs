@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use futures_util::future::BoxFuture;
+use saker_runtime::time::Time;
 use saker_types::{InodeId, Locator, ROOT, Result};
 
 use crate::ClientOptions;
@@ -11,12 +13,14 @@ use crate::data::failing_stores::FailingStores;
 use crate::data::memory::MemoryBudget;
 use crate::data::open_inode::{OpenInode, OpenInodes};
 use crate::data::short_circuit::{LocalReads, StoreFiles};
-use crate::holds::HeldBy;
 use crate::locks::table::Locks;
 use crate::namespace::strict::reports::Reports;
 use crate::namespace::strict::statfs::StatCache;
 use crate::net::Net;
 use crate::net::cluster::Cluster;
+
+/// Tells until when a subtree is held for sure; ESTALE if it is not, ETIMEDOUT when nobody says.
+pub(crate) type HeldUntil = dyn Fn() -> BoxFuture<'static, Result<Time>> + Send + Sync;
 
 /// The client's state. Clones of [`Fs`](crate::Fs) and open files share it.
 pub(crate) struct Core {
@@ -31,8 +35,8 @@ pub(crate) struct Core {
     pub(crate) reports: Reports,
     pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
-    /// Of a client of private servers.
-    pub(crate) held_by: OnceLock<HeldBy>,
+    /// Of a client of private servers: as long as their subtree is held, it may write to stores.
+    pub(crate) held_until: OnceLock<Box<HeldUntil>>,
     /// For what is read ahead.
     pub(crate) ahead: MemoryBudget,
     /// For what waits to be written out, or is on its way.
@@ -105,7 +109,7 @@ impl Core {
             cluster,
             root,
             lent: Mutex::default(),
-            held_by: OnceLock::new(),
+            held_until: OnceLock::new(),
             inodes: OpenInodes::default(),
             reports: Reports::default(),
             locks: Locks::default(),

@@ -142,8 +142,8 @@ impl Core {
     /// EIO: no more. ESTALE: it is in a subtree that this client does not hold any more. ETIMEDOUT: nobody
     /// says.
     pub(crate) async fn may_send(&self, inode: Weak<OpenInode>, losses: u64) -> Result<Time> {
-        let held = match self.held_by.get() {
-            Some(held_by) => held_by.until().await?,
+        let held = match self.held_until.get() {
+            Some(held_until) => held_until().await?,
             None => Time::MAX,
         };
         // Nobody has it open any more: all its locks were ended.

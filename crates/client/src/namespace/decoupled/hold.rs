@@ -120,8 +120,11 @@ impl Fs {
         let row = super::load::root_row(&self.core, &holder, &root).await?;
         let servers = PrivateServers::beside(&upstream, kept, &root, row).await?;
         let lapses = servers.are_saved();
-        let held_by = HeldBy { upstream: Arc::downgrade(&upstream), policy, lapses };
-        _ = servers.core().held_by.set(held_by);
+        let held_by = Arc::new(HeldBy { upstream: Arc::downgrade(&upstream), policy, lapses });
+        _ = servers.core().held_until.set(Box::new(move || {
+            let held_by = held_by.clone();
+            Box::pin(async move { held_by.until().await })
+        }));
         let mut dirs = Dirs::default();
         if servers.is_kept() {
             // By a process before this one.
