@@ -286,7 +286,9 @@ fn files_with_several_names_get_others() {
     let rename = |from: &str, to: &str| {
         t.run(fs.rename(&t.root, &path(from), &path(to), false, &[])).unwrap();
     };
-    let unlink = |at: &str| drop(t.run(fs.unlink(&t.root, &path(at))).unwrap());
+    let unlink = |at: &str| {
+        t.run(fs.unlink(&t.root, &path(at))).unwrap();
+    };
     let agree = || {
         s.merge();
         let seen_by = |fs: &Fs| {
