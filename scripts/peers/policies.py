@@ -28,15 +28,15 @@ class Plan:
     rounds: tuple[int, ...] = (3, 2, 1)
     """Of each number of creates."""
     merge_sizes: tuple[int, ...] = (1_000, 10_000, 20_000, 50_000, 100_000)
-    merges: int = 10
+    merges: int = 5
     """Of each size."""
     clients: tuple[int, ...] = (1, 2, 4)
     client_creates: int = 20_000
     """Of each client beside a rogue one."""
-    client_rounds: int = 3
+    client_rounds: int = 2
     sync_intervals: tuple[str, ...] = ("100ms", "250ms", "500ms", "1s", "2s", "5s")
     sync_creates: int = 300_000
-    sync_rounds: int = 2
+    sync_rounds: int = 1
 
 
 QUICK = Plan(
