@@ -8,7 +8,6 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use saker_client::{Caller, ClientOptions, Fs};
 use saker_runtime::{rand, time};
-use saker_types::Locator;
 use saker_types::policy::{Durability, Policy};
 use saker_types::wire::At;
 
@@ -86,17 +85,16 @@ pub struct Args {
 /// Creates files, in one directory or in several in turn.
 #[derive(Clone)]
 struct Creates {
-    /// Names in the root.
-    dirs: Arc<Vec<String>>,
+    dirs: Arc<Vec<At>>,
     /// Tells this process's files from others'.
     mark: u32,
 }
 
 impl Operation<LibFs> for Creates {
     async fn run(&self, target: &LibFs, worker: usize, n: u64) -> io::Result<()> {
-        let dir = self.dirs[n as usize % self.dirs.len()].clone();
-        let file = format!("f{:x}-{worker}-{n}", self.mark);
-        target.create(&At::below(Locator::root(), vec![dir.into(), file.into()])).await
+        let mut place = self.dirs[n as usize % self.dirs.len()].clone();
+        place.path.push(format!("f{:x}-{worker}-{n}", self.mark).into());
+        target.create(&place).await
     }
 }
 
@@ -204,7 +202,15 @@ impl PolicyBench<'_> {
     fn create(&mut self, dirs: Vec<String>, files: Option<u64>) -> Outcome<u64> {
         let load = Load { threads: 1, inflight: self.args.inflight as usize };
         let until = Until { ops: files, time: self.time };
-        let operation = Creates { dirs: Arc::new(dirs), mark: rand::u64() as u32 };
+        // By a handle, as programs do that work in a directory: a path from the root is asked for anew each time.
+        // Whom a policy keeps out has no handle.
+        let place = |name: &String| {
+            let at = self.target.based(name).base_place();
+            let found = self.fs.block_on(self.fs.lookup(&self.who, &at));
+            found.map_or(at, |found| At::handle(found.loc))
+        };
+        let dirs = Arc::new(dirs.iter().map(place).collect());
+        let operation = Creates { dirs, mark: rand::u64() as u32 };
         let before = cpu::sample(&self.pids);
         let measured = load::run(&self.target, load, until, Share::Open, &operation)?;
         self.note("create", load, &measured, before);
