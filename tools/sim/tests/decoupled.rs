@@ -275,6 +275,7 @@ fn a_listing_goes_on_when_its_directory_is_held_meanwhile() {
 #[test]
 fn files_with_several_names_get_others() {
     let s = Subtree::start(&[("consistency", "invisible"), ("durability", "none")], |t| {
+        write(&t.fs, t, "/sub/large", &[7; 200_000]).unwrap();
         for name in ["a", "p", "q"] {
             write(&t.fs, t, &format!("/sub/{name}"), name.as_bytes()).unwrap();
             let (from, to) = (format!("/sub/{name}"), format!("/sub/{name}2"));
@@ -313,7 +314,18 @@ fn files_with_several_names_get_others() {
     rename("/sub/p", "/sub/r");
     rename("/sub/q", "/sub/p");
     rename("/sub/r", "/sub/q");
-    assert_eq!(agree(), [is("/b", 2), is("/d", 2), is("/d/c", 2), is("/p", 1), is("/q", 1)]);
+    assert_eq!(
+        agree(),
+        [is("/b", 2), is("/d", 2), is("/d/c", 2), is("/large", 1), is("/p", 1), is("/q", 1)]
+    );
+    // One gets the name of a file that has another one now, and keeps its data.
+    rename("/sub/large", "/sub/d/large");
+    rename("/sub/b", "/sub/large");
+    agree();
+    assert!(read(&other, t, "/sub/d/large").unwrap() == [7; 200_000]);
+    assert_eq!(read(&other, t, "/sub/large").unwrap(), b"a");
+    unlink("/sub/d/large");
+    rename("/sub/large", "/sub/b");
     // One name of it is left, and is replaced; one replaces something of before.
     unlink("/sub/b");
     rename("/sub/p", "/sub/q");

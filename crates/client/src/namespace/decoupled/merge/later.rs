@@ -161,7 +161,7 @@ impl Subtree {
 
     /// Gives it the name that it gets, in place of what is there.
     async fn name_file(&self, new: &NewName, report: &mut MergeReport) -> Result<Done> {
-        let NewName { home, to: EntryKey { name, .. }, expect } = new;
+        let NewName { home, to: EntryKey { name, .. } } = new;
         let Ok(parent) = self.parent_of(&new.to).await else {
             return Ok(Done::Never(Errno::ENOENT.into()));
         };
@@ -171,7 +171,7 @@ impl Subtree {
             Err(error) if self.is_gone(&error) => None,
             other => Some(other.map_err(|error| self.lost(error))?.attr),
         };
-        if let Some(there) = there.filter(|there| ![*expect, home.id].contains(&there.id)) {
+        if let Some(there) = there.filter(|there| there.id != home.id) {
             let (entry, id, mode) = (new.to.clone(), there.id, there.mode);
             let conflict = MergeConflict { entry, there: id, mode, ..MergeConflict::default() };
             report.conflicts.push(conflict);

@@ -64,8 +64,6 @@ pub(super) struct NewName {
     /// The file.
     pub(super) home: Locator,
     pub(super) to: EntryKey,
-    /// The inode that the cluster had there; 0: none.
-    pub(super) expect: InodeId,
 }
 
 impl Later {
@@ -203,10 +201,10 @@ impl Plan {
                 && row.take().is_some()
             {
                 let home = Locator { id: here, home_slot: Some(slot), ..Locator::default() };
-                let expect = if was_directory { 0 } else { expect };
-                let new = NewName { home: home.under(policy), to: key, expect };
-                links.push((Later::Link(Box::new(new)), vec![merged]));
-                continue;
+                let new = NewName { home: home.under(policy), to: key.clone() };
+                let gone = MergedRow::none(RowPlace::Entry(key.clone()));
+                let is_here = std::mem::replace(&mut merged, gone);
+                links.push((Later::Link(Box::new(new)), vec![is_here]));
             }
             // A directory goes by an ordinary operation, and a name that was free is so until one comes.
             if row.is_none() && (was_directory || expect == 0) {
